@@ -64,7 +64,8 @@ rule all:
 rule ablations:
     input:
         collect(
-            "<figures>/{figure}.svg", figure=shown("figures", "ablations", "prices")
+            "<figures>/{figure}.svg",
+            figure=shown("figures", "ablations", "prices", "tradeoff"),
         ),
         collect(
             "<results>/tables/{table}.{format}",

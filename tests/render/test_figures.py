@@ -141,6 +141,16 @@ def test_a_small_model_comes_back_by_position_and_by_what_it_recalls(figures, me
     assert ends[2] == pytest.approx(np.exp(paper.mean()))
 
 
+def test_the_tradeoff_sets_each_window_against_itself(figures, measurements):
+    by_bytes, by_minutes = figures["tradeoff"].axes
+    ends = measurements["recovery"][measurements["recovery"]["tokens"] == 10**6]
+    windows = ends.pivot_table(index="window", columns=["arm", "beta"], values="negative_log_likelihood")
+    over = np.exp((windows["plus", 0.9] - windows["original", 0.0]).mean())
+    drawn = [tuple(point) for line in by_bytes.lines for point in np.column_stack(line.get_data())]
+    assert (0.6, pytest.approx(over)) in drawn and (1.0, pytest.approx(1.0)) in drawn
+    assert {line.get_xdata()[-1] for line in by_minutes.lines[:-1]} == {1 / 60}
+
+
 def test_windows_without_a_recalled_token_say_so(measurements):
     positions = measurements["positions"].assign(recalled=0, recalled_likelihood=0.0)
     figure = FIGURES["comes_back"](measurements["recovery"], positions)

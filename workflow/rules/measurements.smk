@@ -63,6 +63,12 @@ MEASUREMENTS = {
         if RECOVERY
         else []
     ),
+    "compared_recovery": (
+        papers_files("recovery.csv", ABLATIONS["language"]["backbones"])
+        + measurements_of("language", trained_on_text, "recovery.csv")
+        if RECOVERY and ABLATIONS["language"]["trained"]
+        else []
+    ),
     "layer_errors": recovered_files("layer_errors.csv", EQUAL_BYTES),
     "recovered_needle": measurements_of("language", recovering, "needle.csv"),
     "recovered_continuation": measurements_of(
@@ -101,9 +107,7 @@ MEASUREMENTS = {
     "hashhop_sizes": measurements_of(
         "hashhop", of_other_sizes, "hashhop_sizes.parquet"
     ),
-    "ablation_lm_eval": lm_eval_of(
-        lambda name: [one for one in compared("language", name) if one.is_trained]
-    ),
+    "ablation_lm_eval": lm_eval_of(trained_on_text),
     "papers_ablation_lm_eval": lm_eval_of(
         lambda name: [Subject("original"), *papers_on_text(name)], LANGUAGE
     ),
@@ -135,6 +139,7 @@ PARTS = {
     "equal_bytes": bool(recovered_files("", EQUAL_BYTES)),
     "prices": bool(ABLATIONS["language"]["priced"]),
     "positions": bool(MEASUREMENTS["positions"] and RECOVERY),
+    "tradeoff": bool(MEASUREMENTS["compared_recovery"]),
     "ablations": True,
 }
 
@@ -155,7 +160,7 @@ def used_by(*parts):
 
 
 def files_of(kinds):
-    return [file for kind in kinds for file in MEASUREMENTS[kind]]
+    return list(dict.fromkeys(file for kind in kinds for file in MEASUREMENTS[kind]))
 
 
 def measurements_behind(group):

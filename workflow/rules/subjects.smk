@@ -150,6 +150,10 @@ def compared(task, backbone=None):
     ]
 
 
+def trained_on_text(backbone):
+    return [one for one in compared("language", backbone) if one.is_trained]
+
+
 def of_other_sizes(backbone):
     """The subjects of a backbone that are measured on HashHop at other sizes."""
     trained = [

@@ -18,7 +18,7 @@ from matplotlib.patches import Circle, FancyBboxPatch
 
 from recurformer.paper import CELLS, label
 from recurformer.render.figures_ablations import ABLATIONS
-from recurformer.render.figures_recovery import comes_back, equal_bytes, recovery
+from recurformer.render.figures_recovery import comes_back, equal_bytes, recovery, tradeoff
 from recurformer.render.style import (
     WIDTH,
     add_note,
@@ -419,5 +419,5 @@ def figure6(profile: pd.DataFrame) -> Figure:
 
 FIGURES: dict[str, Callable[..., Figure]] = {
     figure.__name__: figure
-    for figure in (figure1, figure2, figure3, figure4, figure5, figure6, recovery, comes_back, equal_bytes)
+    for figure in (figure1, figure2, figure3, figure4, figure5, figure6, recovery, comes_back, tradeoff, equal_bytes)
 } | ABLATIONS

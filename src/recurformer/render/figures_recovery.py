@@ -1,6 +1,7 @@
 """How quality recovers by tokens seen, and at equal bytes."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from recurformer.paper import label
-from recurformer.render.panels import FAR
+from recurformer.render.panels import FAR, by_method, is_ours, line_style, name_lines
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.learned import (
     ARMS,
+    LENGTHS,
     RECOVERED_BY,
     arm_label,
     at_equal_bytes,
@@ -22,20 +24,30 @@ from recurformer.results.learned import (
     state_bytes,
     untrained,
 )
+from recurformer.results.scores import PAPERS_SELECTOR, method_label
+from recurformer.study.ablations import COMMON_BETA
+from recurformer.study.subject import Subject
 
+CACHE = f"bytes_{LENGTHS[0]}"
 RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity, over the original's"}
 """What is drawn of a recovery -> its axis."""
 ON_THE_SAME = "Perplexity over that of the original before any training, on the same windows."
+
+
+def _over_original(rows: pd.DataFrame, tokens: int) -> pd.DataFrame:
+    """The points of one model, their perplexity over the original's after so many tokens, on the same windows."""
+    original = rows[(rows["arm"] == "original") & (rows["tokens"] == tokens)]
+    nats = original.groupby("window")["negative_log_likelihood"].mean()
+    return recovery_points(
+        rows.assign(negative_log_likelihood=rows["negative_log_likelihood"] - rows["window"].map(nats))
+    )
 
 
 def _first_model(recovery: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """The first model and its points, their perplexity over that of the untouched original on the same windows."""
     model, rows = by_model(require(recovery, "recovery"))[0]
     untrained(rows, model)  # refuses rows without one
-    original = rows[(rows["arm"] == "original") & (rows["tokens"] == 0)]
-    nats = original.groupby("window")["negative_log_likelihood"].mean()
-    above = rows["negative_log_likelihood"] - rows["window"].map(nats)
-    return model, recovery_points(rows.assign(negative_log_likelihood=above))
+    return model, _over_original(rows, tokens=0)
 
 
 def _places(curves: pd.DataFrame) -> dict[str, int]:
@@ -288,5 +300,60 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
         figure,
         f"{of_seeds}All read equally many tokens. Hollow: at the start. Recalled: tokens of rare pairs that stood "
         "before in the window, at least 64 tokens back.",
+    )
+    return figure
+
+
+def _subject(arm: str) -> dict[str, Any]:
+    """Family, method and ranking of an arm: the paper's, another recipe's, or the path of its subject."""
+    named = {"original": Subject("original_trained"), "paper": Subject("heads", "mamba", PAPERS_SELECTOR)}
+    subject = named.get(arm) or (Subject.parse(arm) if "/" in arm else Subject("recovered", arm))
+    return {key: value for key, value in subject.columns(PAPERS_SELECTOR).items() if key in ("family", "method", "by")}
+
+
+@styled
+def tradeoff(recovery: pd.DataFrame) -> Figure:
+    """A row a model, a line a method that was trained after the change: held-out perplexity, over that of the original
+    trained likewise, against the bytes of its cache, and over the minutes of its training.
+
+    Raises:
+        ValueError: no model has more than one changed arm.
+    """
+    every = require(recovery, "recovery")
+    models = [(name, rows) for name, rows in by_model(every) if rows.loc[rows["beta"] > 0, "arm"].nunique() > 1]
+    if not models:
+        raise ValueError("recovery measurements have no model with several methods: nothing to choose from")
+    figure = Figure(figsize=(WIDTH, 1.2 + 3.2 * len(models)), label="Quality, cache and time")
+    panels = figure.subplots(len(models), 2, squeeze=False, sharey="row")
+    for (model, rows), (by_bytes, by_minutes) in zip(models, panels, strict=True):
+        points = _over_original(rows, rows.loc[rows["arm"] == "original", "tokens"].max())
+        points = points[points["tokens"] > 0].join(pd.DataFrame(map(_subject, points["arm"]), points.index))
+        points = points[points["by"].isin(["", PAPERS_SELECTOR])].assign(minutes=points["seconds"] / 60)
+        full = points.loc[points["arm"] == "original", CACHE].iloc[0]
+        ends = []
+        for method, of_method in by_method(points):
+            style = line_style(method)
+            last = last_points(of_method)
+            means, bars = _means(last, "beta", "perplexity")
+            by_bytes.errorbar(
+                last.groupby("beta")[CACHE].mean() / full, means, bars, **style, elinewidth=0.7, capsize=1.5
+            )
+            shown = of_method[of_method["beta"] == (COMMON_BETA if is_ours(method) else of_method["beta"].iloc[0])]
+            course = shown.groupby("tokens")[["minutes", "perplexity"]].mean()
+            by_minutes.plot("minutes", "perplexity", data=course, **style)
+            end = (course["minutes"].iloc[-1], course["perplexity"].iloc[-1])
+            ends.append((method_label(*method), end, style["color"], by_minutes.transData))
+        for axes, name in ((by_bytes, f"cache at {LENGTHS[0]:,} tokens, of the original's"), (by_minutes, "minutes")):
+            axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
+            axes.set_xlabel(name)
+        low, high = points["perplexity_low"].min(), last_points(points)["perplexity_high"]
+        by_bytes.set_ylim(low - 0.02, min(high.max(), FAR) * 1.1)
+        by_bytes.set_ylabel(f"{label(model)}: perplexity, over\nthe original trained likewise")
+        name_lines(by_minutes, ends, 2.4)
+    add_note(
+        figure,
+        "Left: at the end of the training, bars: 95 % interval over the held-out windows, of which each is compared "
+        "with itself; of several seeds the mean. Points of a line are fractions of heads. Right: the course of the "
+        f"training at β = {COMMON_BETA:g}; what leaves the panel is farther off. All read equally many tokens.",
     )
     return figure
