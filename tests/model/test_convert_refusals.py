@@ -9,6 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, Olmo2Config
 from recurformer.model.config import CONFIGS, RecurFormerLlamaConfig
 from recurformer.model.convert import convert
 from recurformer.model.layout import check_stock
+from recurformer.model.mixers import MIXERS
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,10 @@ def test_quantized_models_are_refused(quantize, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mamba_expand": 0}, "mamba_expand=0 must be a whole number of at least 1"),
+        ({"mixer": "hyena"}, f"mixer='hyena' is unknown; there are {', '.join(MIXERS)}$"),
+        ({"mamba_expand": 0}, "mamba_expand=0 must be a whole number of at least 1$"),
+        ({"window_tokens": 0}, "window_tokens=0 must be a whole number of at least 1$"),
+        ({"sink_tokens": -1}, "sink_tokens=-1 must be a whole number of at least 0$"),
         ({"recurrent_heads": [[0]]}, "heads names 1 layers, but the model has 32"),
         ({"sliding_window": 8}, "sliding_window=8"),
     ],
