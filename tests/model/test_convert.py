@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import ALL, BACKBONES, HEADS, MAMBA, MATRIX, PAIRS, difference, make_backbone, make_converted, tokens
-from torch import Tensor, nn
+from tiny_models import BACKBONES, HEADS, MAMBA, MATRIX, difference, make_backbone, make_converted, tokens
+from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedConfig
 from transformers.models.llama.modeling_llama import repeat_kv
 
 from recurformer.model.convert import convert
@@ -188,33 +187,6 @@ def test_heads_may_be_any_integers():
     assert convert(make_backbone("llama_mha"), heads).config.recurrent_heads == [[0, 2], [1], [5]]
 
 
-def rows(heads, head_dim):
-    return [head * head_dim + row for head in heads for row in range(head_dim)]
-
-
-def merge_weights(state: dict[str, Tensor], original: dict[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
-    """Undo `split_weights`; the queries and keys that it dropped come from `original`."""
-    merged = {name: tensor for name, tensor in state.items() if ".mamba." not in name}
-    head_dim = config.hidden_size // config.num_attention_heads
-    for index, replaced in enumerate(config.recurrent_heads):
-        if not replaced:
-            continue
-        layout = head_layout(replaced, config.num_attention_heads, config.num_key_value_heads)
-        kept = (layout.retained, layout.kv_heads[: layout.attended_kv_heads], layout.kv_heads)
-        prefix = f"model.layers.{index}.self_attn."
-        for projection, heads in zip("qkv", kept, strict=True):
-            for part in ("weight", "bias"):
-                name = f"{prefix}{projection}_proj.{part}"
-                if name in original:
-                    merged[name] = original[name].clone()
-                    if heads:
-                        merged[name][rows(heads, head_dim)] = state[name]
-        name = f"{prefix}o_proj.weight"
-        merged[name] = torch.full_like(state[name], float("nan"))
-        merged[name][:, rows([*layout.retained, *layout.replaced], head_dim)] = state[name]
-    return merged
-
-
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), kv_heads=st.integers(1, 4), group=st.integers(1, 4))
 def test_a_head_set_and_its_complement_partition_the_heads(data, kv_heads, group):
@@ -233,15 +205,3 @@ def test_a_head_set_and_its_complement_partition_the_heads(data, kv_heads, group
         assert {head // group for head in layout.retained[start:stop]} == {kv_head}
     assert [place for span in layout.replaced_spans for place in range(*span)] == list(layout.replaced_value_heads)
     assert [layout.kv_heads[p] for p in layout.value_head_of_replaced] == [h // group for h in layout.replaced]
-
-
-@settings(max_examples=15, deadline=None)
-@given(data=st.data(), backbone=st.sampled_from([name for name in BACKBONES if name not in dict(PAIRS)]))
-def test_slicing_and_merging_back_restores_the_original(data, backbone):
-    base = make_backbone(backbone)
-    heads = [sorted(data.draw(st.sets(st.sampled_from(ALL)))) for _ in range(3)]
-    model = convert(base, heads, **MAMBA)
-    original = base.state_dict()
-    merged = merge_weights(model.state_dict(), original, model.config)
-    assert merged.keys() == original.keys()
-    assert all(torch.equal(merged[name], original[name]) for name in original)
