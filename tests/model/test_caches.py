@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_models import PAD, difference, every_mixer, make_backbone, make_mixed, shared_mixed, tokens
+from tiny_models import PAD, difference, every_mixer, make_backbone, make_mixed, no_gradients, shared_mixed, tokens
 from transformers import DynamicCache, StaticCache
 from transformers.integrations.executorch import convert_and_export_with_cache
 
@@ -14,22 +14,18 @@ from recurformer.evict import evicting, make_cache
 from recurformer.model.caches import NO_WAY_BACK
 from recurformer.model.convert import convert
 
+__all__ = ["no_gradients"]
 LAYOUTS = [("qwen2_gqa", "ragged"), ("llama_mha", "beta_one"), ("gemma3_text", "mixed")]  # one layer of it slides
 every_layout = pytest.mark.parametrize(("backbone", "heads"), LAYOUTS)
 pytestmark = pytest.mark.usefixtures("no_gradients")
 LENGTH = 13
 
 
-@pytest.fixture
-def no_gradients():
-    with torch.no_grad():
-        yield
-
-
 def read(model, ids, mask=None, cache=None):
     """A cache that has read the tokens."""
     cache = DynamicCache(config=model.config) if cache is None else cache
-    model(ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+    positions = None if mask is None else (mask.cumsum(1) - 1).clamp(min=0)
+    model(ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
     return cache
 
 
@@ -59,24 +55,17 @@ METHODS = {
 }
 
 
-def read_padded(model, ids, mask, cache=None):
-    cache = DynamicCache(config=model.config) if cache is None else cache
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    model(ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
-    return cache
-
-
 @every_mixer
 @every_layout
 def test_rows_are_chosen_and_repeated(mixer, backbone, heads):
     model, (ids, mask) = shared_mixed(mixer, backbone, heads), prompts()
     with torch.inference_mode():  # a prefix that was read in it is continued outside
-        read = read_padded(model, ids, mask)
+        prefix = read(model, ids, mask)
     for change, rows in METHODS.values():
-        cache = copy.deepcopy(read)
+        cache = copy.deepcopy(prefix)
         change(cache)
         check_rows(model, cache, ids[rows], mask[rows])
-    check_rows(model, read, ids, mask)
+    check_rows(model, prefix, ids, mask)
 
 
 @every_mixer
@@ -84,25 +73,25 @@ def test_rows_are_chosen_and_repeated(mixer, backbone, heads):
 @pytest.mark.parametrize("new_cache", [DynamicCache, partial(StaticCache, max_cache_len=32)], ids=["dynamic", "static"])
 def test_copies_and_resets(mixer, backbone, heads, new_cache):
     model, (ids, mask) = shared_mixed(mixer, backbone, heads), prompts()
-    cache = read_padded(model, ids, mask, new_cache(config=model.config))
+    cache = read(model, ids, mask, new_cache(config=model.config))
     twin = copy.deepcopy(cache)
     check_rows(model, cache, ids, mask)
     check_rows(model, twin, ids, mask)
     cache.reset()
-    check_rows(model, read_padded(model, ids.flip(1), mask, cache), ids.flip(1), mask)
+    check_rows(model, read(model, ids.flip(1), mask, cache), ids.flip(1), mask)
     cache.reset()
     if new_cache is DynamicCache:  # of other rows
-        check_rows(model, read_padded(model, ids[:2], mask[:2], cache), ids[:2], mask[:2])
+        check_rows(model, read(model, ids[:2], mask[:2], cache), ids[:2], mask[:2])
     else:
         with pytest.raises(ValueError, match="past_key_values has 3 rows, the input 2"):
-            read_padded(model, ids[:2], mask[:2], cache)
+            read(model, ids[:2], mask[:2], cache)
 
 
 @every_mixer
 @every_layout
 def test_tokens_are_not_given_back(mixer, backbone, heads):
     model, (ids, mask) = shared_mixed(mixer, backbone, heads), prompts()
-    cache = read_padded(model, ids, mask)
+    cache = read(model, ids, mask)
     for refused in (lambda: cache.crop(-2), cache.activate_past_recording):
         with pytest.raises(ValueError, match=r"copy it before \(copy.deepcopy\)") as error:
             refused()
@@ -165,7 +154,7 @@ def test_a_mask_that_changes_cached_tokens_is_refused(backbone, heads, new_cache
     taken, given, swapped = now.clone(), now.clone(), now.clone()
     taken[2, 6], given[1, 3], swapped[1, 3:5] = 0, 1, torch.tensor([1, 0])
     for start in (mask, torch.ones_like(mask)):
-        cache = read_padded(model, ids, start, new_cache(config=model.config))
+        cache = read(model, ids, start, new_cache(config=model.config))
         others = (taken, given, swapped, None) if start is mask else (taken, swapped)
         for other in others:
             with pytest.raises(ValueError, match=r"^attention_mask does not call the same cached tokens real") as error:
@@ -179,7 +168,7 @@ def test_a_mask_that_changes_cached_tokens_is_refused(backbone, heads, new_cache
 def test_compiled_code_refuses_such_a_mask_too():
     base = make_backbone("qwen2_gqa", num_hidden_layers=1)
     model, (ids, mask) = convert(base, [[0]], "window", window_tokens=3), prompts()
-    cache, taken = read_padded(model, ids, mask), torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
+    cache, taken = read(model, ids, mask), torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
     taken[2, 6] = 0
     with pytest.raises(RuntimeError, match="attention_mask does not call the same cached tokens real"):
         torch.compile(model, backend="eager")(ids[:, :1], attention_mask=taken, past_key_values=cache)

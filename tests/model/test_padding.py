@@ -4,12 +4,13 @@ from functools import partial
 
 import pytest
 import torch
-from tiny_models import PAD, difference, every_case, every_mixer, make_mixed, shared_mixed, tokens
+from tiny_models import PAD, difference, every_case, every_mixer, make_mixed, no_gradients, shared_mixed, tokens
 from transformers import DynamicCache, StaticCache
 
 import recurformer
 from recurformer.model.masks import EndedRows, Packing
 
+__all__ = ["no_gradients"]
 LENGTH, TURN = 21, 11  # tokens of both turns, and of the first one
 PLACES = {  # a row's padding
     "left": [*range(5)],
@@ -34,12 +35,6 @@ WAYS = [
     ("static", "pieces"),
 ]
 pytestmark = pytest.mark.usefixtures("no_gradients")
-
-
-@pytest.fixture
-def no_gradients():
-    with torch.no_grad():
-        yield
 
 
 def padded(*places, seed=0):

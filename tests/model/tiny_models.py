@@ -177,3 +177,9 @@ def difference(a: Tensor, b: Tensor) -> float:
     """Return the largest deviation as a share of the second tensor's largest entry."""
     a, b = a.detach().double(), b.detach().double()
     return float((a - b).abs().max() / b.abs().max())
+
+
+@pytest.fixture
+def no_gradients():
+    with torch.no_grad():
+        yield
