@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoConfig
 
 from recurformer.cli.main import main
 from recurformer.evict.pyramidinfer import pyramid_lengths
@@ -64,13 +65,15 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
     assert "--subject evicted/streaming_llm: lm-eval makes the cache itself" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("stage", STAGES)
+OF_CONVERTED = ("-converted", CONVERTED, ["mixer", "mamba", 0.75, "ra_i", True])
+
+
 @pytest.mark.parametrize(
-    ("checkpoint", "subject", "named"),
+    ("stage", "checkpoint", "subject", "named"),
     [
-        ("-converted", CONVERTED, ["mixer", "mamba", 0.75, "ra_i", True]),
-        ("", "original", ["original", "full", 1.0, "", False]),
-        ("", "original/trained", ["original", "full", 1.0, "", True]),
+        *((stage, *OF_CONVERTED) for stage in STAGES),
+        ("continuation", "", "original", ["original", "full", 1.0, "", False]),
+        ("continuation", "", "original/trained", ["original", "full", 1.0, "", True]),
     ],
 )
 def test_rows_say_what_they_are_of(world, stage, checkpoint, subject, named, tmp_path):
@@ -155,15 +158,18 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}
 
 
-def test_perplexity_measures_the_model_that_the_conversion_writes(world, tmp_path):
+@pytest.mark.parametrize("mixer", ["mamba", "window"])
+def test_perplexity_measures_the_model_that_the_conversion_writes(world, mixer, tmp_path):
     """It converts once more, as a converted model goes when its training ends."""
     heads, converted, out = (tmp_path / name for name in ("heads.json", "converted", "rows.csv"))
     heads.write_text('{"heads": [[0, 1], [0, 1, 2, 3]]}')
-    how = ["--heads", str(heads), "--seed", "3", "--settings"]
-    assert main(["convert", str(world / "text"), str(converted), *how, "{mamba: {dt_rank: 4}}"]) == 0
+    how = ["--heads", str(heads), "--mixer", mixer, "--seed", "3", "--settings"]
+    sizes = "mamba: {dt_rank: 4}, window: {window_tokens: 7, sink_tokens: 0}"
+    assert main(["convert", str(world / "text"), str(converted), *how, f"{{{sizes}}}"]) == 0
+    config = AutoConfig.from_pretrained(converted)
+    assert (config.mixer, config.mamba_dt_rank, config.window_tokens, config.sink_tokens) == (mixer, 4, 7, 0)
     models = ["--before", str(world / "text"), "--trained", str(converted), "--name", "tiny", "--beta", "0.75"]
     articles = ["--articles", str(world / "articles.parquet")]
-    settings = "{tokens: 60, windows: 1, mamba: {dt_rank: 4}}"
-    assert main(["perplexity", str(out), *models, *articles, *how, settings]) == 0
+    assert main(["perplexity", str(out), *models, *articles, *how, f"{{tokens: 60, windows: 1, {sizes}}}"]) == 0
     rows = read_rows(out).pivot(index=["split", "article"], columns="stage", values="negative_log_likelihood")
     assert len(rows) and (rows.converted == rows.trained).all() and (rows.converted != rows.before).all()
