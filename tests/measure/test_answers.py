@@ -10,9 +10,11 @@ from recurformer.data import IGNORED
 from recurformer.data.backbones import byte_tokenizer
 from recurformer.data.hashhop import hashhop_dataset
 from recurformer.data.passkey import NEEDLE_TASKS
+from recurformer.data.sizes import HashHopTextSizes
 from recurformer.measure.cache import count_cache
 from recurformer.measure.generate import MORE_TOKENS, generate_greedily
 from recurformer.measure.hashhop import hashhop_rows
+from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 from recurformer.measure.needle import needle_rows, turns_rows
 from recurformer.study import HashHopTask, Needle
 from recurformer.train.trainer import train
@@ -103,16 +105,18 @@ def test_a_wrong_answer_counts_against_its_own_cell(model, reader, batch_size):
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 @pytest.mark.parametrize("begins", [False, True])
-def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, begins):
-    first = []
+def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, tmp_path, begins):
+    first, tokenizer = [], make_tokenizer(begins=begins)
     model.register_forward_hook(
         lambda module, args, kwargs, output: first.append(kwargs["input_ids"][0, :2].tolist()), with_kwargs=True
     )
-    tokenizer = make_tokenizer(begins=begins)
     needle_rows(model, tokenizer, model.config, TEXTS, grid=asked(400), depths=[0])
-    letter = tokenizer("T", add_special_tokens=False).input_ids[0]
-    assert (first[0][0] == letter) is not begins
-    assert begins is False or first[0] == [1, letter]
+    hashhop_rows(model, tokenizer, settings("text"), variants=["paper"], samples=1)
+    local = LocalSettings(tokenizer, samples=1, hashhop=HashHopTextSizes("paper", 2, 3, 60))
+    lm_eval_rows(model, ["hashhop"], local, folder=tmp_path)
+    prompts = [ids for ids in first if len(ids) > 1]  # what follows is read token by token
+    assert len(prompts) == 3
+    assert all((ids[0] == tokenizer.bos_token_id) == begins and ids[1] != tokenizer.bos_token_id for ids in prompts)
 
 
 def test_the_cache_is_measured_after_the_prompt(model):
@@ -282,17 +286,6 @@ def test_the_models_generation_settings_do_not_leak_in(model):
     model.generation_config = sampled
     assert hashhop_rows(model, None, settings(), samples=6).equals(plain)
     assert model.generation_config is sampled
-
-
-@pytest.mark.parametrize("model", ["llama"], indirect=True)
-@pytest.mark.parametrize("begins", [False, True])
-def test_a_prompt_of_hashhop_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, begins):
-    first = []
-    model.register_forward_hook(
-        lambda module, args, kwargs, output: first.append(kwargs["input_ids"][0, :2].tolist()), with_kwargs=True
-    )
-    hashhop_rows(model, make_tokenizer(begins=begins), settings("text"), variants=["paper"], samples=1)
-    assert (first[0][0] == 1) == begins and first[0][1] != 1
 
 
 def test_the_cache_of_hashhop_is_measured_after_the_prompt(model):

@@ -94,7 +94,7 @@ def log_likelihood(model, tokenizer, context, text):
     return float(chances[range(len(asked)), asked].sum())
 
 
-@pytest.mark.parametrize("model", ["llama", "converted"], indirect=True)
+@pytest.mark.parametrize("model", ["converted"], indirect=True)
 @pytest.mark.parametrize("begins", [False, True])
 def test_lm_eval_scores_texts_that_begin_once_whatever_the_batch(
     model, make_tokenizer, lm_eval_tasks, tmp_path, begins
@@ -116,18 +116,6 @@ def test_a_limit_bounds_its_own_task_only(model, articles, tmp_path):
     settings = replace(settings, hashhop=HashHopTextSizes("official", 2, 2, 20))
     rows = lm_eval_rows(model, ["hashhop", "wikipedia"], settings, folder=tmp_path)
     assert rows.groupby("task").samples.unique().map(list).to_dict() == {"hashhop": [3], "wikipedia": [2]}
-
-
-@pytest.mark.parametrize("model", ["llama"], indirect=True)
-@pytest.mark.parametrize("begins", [False, True])
-def test_prompts_begin_as_the_tokenizer_begins_a_text(model, make_tokenizer, tmp_path, begins):
-    first = []
-    model.register_forward_hook(
-        lambda module, args, kwargs, output: first.append(kwargs["input_ids"][0, :2].tolist()), with_kwargs=True
-    )
-    settings = LocalSettings(make_tokenizer(begins=begins), samples=1, hashhop=HashHopTextSizes("paper", 2, 3, 60))
-    lm_eval_rows(model, ["hashhop"], settings, folder=tmp_path)
-    assert (first[0][0] == 1) == begins and first[0][1] != 1
 
 
 @pytest.mark.parametrize("model", ["converted"], indirect=True)
