@@ -21,27 +21,14 @@ from recurformer.measure.cache import (
     held_ratio,
     measure_cache,
 )
-from tests.measure.test_memory import TINY
+from tests.measure.test_memory import TINY, tiny
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 
-LLAMA2_7B = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "intermediate_size": 11008,
-    "vocab_size": 32000,
-}
 # Tables 2 and 4, Llama2-7B, as printed
 PRINTED = {
     10_240: {0.00: 1.0000, 0.25: 0.7510, 0.50: 0.5020, 0.75: 0.2530, 0.90: 0.1030, 1.00: 0.0040},
     61_440: {0.00: 1.0000, 0.25: 0.7500, 0.50: 0.5000, 0.75: 0.2500, 0.90: 0.1000, 1.00: 0.0010},
 }
-
-
-def on_meta(model_class, config, dtype=torch.bfloat16):
-    with torch.device("meta"):
-        return model_class._from_config(config, dtype=dtype).eval()
 
 
 @torch.no_grad()
@@ -84,7 +71,7 @@ def test_meta_count_equals_the_cache_of_a_real_run(heads, dtype, length, batch_s
 
 
 def test_counts_by_hand():
-    model = convert(on_meta(LlamaForCausalLM, LlamaConfig(**TINY)), [[0, 1], []], d_state=3, d_conv=4, expand=2)
+    model = convert(tiny(), [[0, 1], []], d_state=3, d_conv=4, expand=2)
     kinds = count_cache(model, 10).set_index(["layer", "kind"]).bytes.to_dict()
     assert kinds == {
         (0, "key"): 10 * 1 * 8 * 2,  # tokens x KV heads x head_dim x bytes
@@ -98,7 +85,7 @@ def test_counts_by_hand():
 
 def test_splitting_a_group_frees_nothing():
     """Under unit `head` a key-value head stays while one of its query heads attends."""
-    base = on_meta(LlamaForCausalLM, LlamaConfig(**TINY))
+    base = tiny()
 
     def kv(heads: list[list[int]]) -> int:
         frame = count_cache(convert(base, heads), 50)
@@ -109,7 +96,7 @@ def test_splitting_a_group_frees_nothing():
 
 
 def test_llama2_cells_of_table_4():
-    base = on_meta(LlamaForCausalLM, LlamaConfig(**LLAMA2_7B))
+    base = meta_model(load_shape("llama2-7b"))
     found = measure_cache(base, "llama2-7b", [*PRINTED[10_240]], lengths=[*PRINTED], units=["kv_group"])
     assert len(found) == 12
     for row in found.itertuples():
@@ -141,7 +128,7 @@ def test_rows_of_cache_csv_with_a_profile():
 
 
 def test_bad_input_is_refused():
-    base = on_meta(LlamaForCausalLM, LlamaConfig(**TINY))
+    base = tiny()
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         count_cache(base, 0)
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
