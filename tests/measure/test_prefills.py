@@ -168,7 +168,7 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(in_a_fresh_
 
 
 def test_the_longest_input_of_pyramidinfer_is_measured_too(in_a_fresh_process, tmp_path, capsys):
-    row = in_a_fresh_process(measured, tmp_path, "pyramidinfer")
+    row = in_a_fresh_process(partial(measured, tmp_path, "pyramidinfer", tolerance=0.9))
     assert (row["protocol"], row["beta"], row["source"], row["at_least"]) == ("pyramidinfer", 0.0, "measured", False)
     kept = sum(pyramid_lengths(row["l_m"], layers=16))
     assert row["cache_bytes"] == kept * (CACHE_BYTES // 16 + 2 * 4), "two heads keep the places of their tokens"
