@@ -10,8 +10,6 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 from recurformer import HeadProfile, convert, profile_heads, select_heads
@@ -33,8 +31,6 @@ SHAPE = {
 BACKBONES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=HEADS)),
     "llama_gqa": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_key_value_heads=2)),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None)),
     "mistral_sliding": lambda: MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=70)),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(n_embd=32, n_layer=LAYERS, n_head=HEADS, n_positions=256, vocab_size=64, initializer_range=0.4)
