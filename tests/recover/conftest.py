@@ -1,3 +1,6 @@
+import shutil
+from pathlib import Path
+
 import pytest
 from adapt_world import command, write_world
 
@@ -11,3 +14,9 @@ def adapted(tmp_path_factory):
     write_world(folder)
     assert main(command(folder)) == 0
     return folder
+
+
+@pytest.fixture
+def world(adapted, tmp_path):
+    """A copy of the backbone and its texts, without the result."""
+    return Path(shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out")))

@@ -168,8 +168,6 @@ def interrupt(monkeypatch, place, calls=0):
 @pytest.mark.parametrize(
     ("place", "calls"),
     [
-        (f"{ADAPT}.profile_heads", 0),
-        (f"{RUN}.calibrate", 0),
         ("recurformer.recover.kept.save_file", 0),
         (f"{ADAPT}.plan_steps", 0),
         ("transfer.__call__", 9),
@@ -177,9 +175,7 @@ def interrupt(monkeypatch, place, calls=0):
         ("recurformer.render.adaptation.write_adaptation", 0),
     ],
 )
-def test_a_killed_run_ends_with_the_same_bytes(adapted, tmp_path, place, calls, monkeypatch, capsys):
-    world = tmp_path / "world"
-    shutil.copytree(adapted, world, ignore=shutil.ignore_patterns("out"))
+def test_a_killed_run_ends_with_the_same_bytes(adapted, world, place, calls, monkeypatch, capsys):
     monkeypatch.setattr("recurformer.recover.recipe.SAVE_SECONDS", 0)  # a checkpoint at every step
     with monkeypatch.context() as patch:
         interrupt(patch, place, calls)
@@ -196,10 +192,8 @@ def spelled(folder, out, model, *more):
     return ["adapt", model, out, *command(folder, *more)[3:]]
 
 
-@pytest.mark.parametrize(("out", "model"), [("out/", "backbone"), ("./out", "./backbone/"), ("{}/out", "{}/backbone")])
-def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch, out, model):
-    world = tmp_path / "world"
-    shutil.copytree(adapted, world, ignore=shutil.ignore_patterns("out"))
+@pytest.mark.parametrize(("out", "model"), [("./out/", "./backbone/"), ("{}/out", "{}/backbone")])
+def test_the_steps_are_counted_once(world, monkeypatch, out, model):
     monkeypatch.setattr(f"{ADAPT}.plan_steps", lambda *_: Plan(2, 3, 1))
     monkeypatch.chdir(world)
     with monkeypatch.context() as patch:
@@ -212,9 +206,8 @@ def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch, out, model):
     assert {path.name for path in world.glob("*") if path.suffix != ".txt"} == {"backbone", "out"}
 
 
-def test_the_state_of_another_run_stays(adapted, tmp_path, monkeypatch, capsys):
-    shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
-    monkeypatch.chdir(tmp_path / "world")
+def test_the_state_of_another_run_stays(adapted, world, monkeypatch, capsys):
+    monkeypatch.chdir(world)
     with monkeypatch.context() as patch:
         interrupt(patch, f"{RUN}.calibrate")
         assert main(spelled(adapted, "out", "backbone")) == 130
@@ -225,6 +218,7 @@ def test_the_state_of_another_run_stays(adapted, tmp_path, monkeypatch, capsys):
     assert state.is_file()
     monkeypatch.setattr(f"{ADAPT}.profile_heads", lambda *_: pytest.fail("profiled again"))
     assert main(spelled(adapted, "out", "backbone")) == 0
+    assert weights(world) == weights(adapted)
     assert not Path("out.checkpoints").exists()
 
 
@@ -235,26 +229,24 @@ def test_files_of_a_user_beside_the_states_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == [LOCK, "notes.txt", "out.checkpoints"]
 
 
-def test_a_training_that_does_harm_is_taken_back(adapted, tmp_path, capsys, monkeypatch):
-    shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
+def test_a_training_that_does_harm_is_taken_back(world, capsys, monkeypatch):
     monkeypatch.setattr(f"{ADAPT}.TRAINING", TRAINING.model_copy(update={"learning_rate": 3.0}))
-    assert main(command(tmp_path / "world")) == 0
+    assert main(command(world)) == 0
     assert "the result has the weights from before it" in capsys.readouterr().out
-    divergence = {row["stage"]: row["divergence"] for row in measured(tmp_path / "world")["stages"]}
+    divergence = {row["stage"]: row["divergence"] for row in measured(world)["stages"]}
     assert divergence["distilled"] > divergence["calibrated"] == divergence["taken back"]
-    assert "it did not lower the divergence" in (tmp_path / "world/out/README.md").read_text()
+    assert "it did not lower the divergence" in (world / "out/README.md").read_text()
     assert divergence["adapted"] == pytest.approx(divergence["calibrated"], rel=0.05)
 
 
 @pytest.mark.parametrize("mixer", RECIPES)
-def test_without_time_the_closed_form_remains(adapted, tmp_path, capsys, mixer):
-    shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
-    assert main(command(tmp_path / "world", "--minutes", "0.001", "--mixer", mixer)) == 0
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "world/out").config.mixer == mixer
+def test_without_time_the_closed_form_remains(world, capsys, mixer):
+    assert main(command(world, "--minutes", "0.001", "--mixer", mixer)) == 0
+    assert AutoModelForCausalLM.from_pretrained(world / "out").config.mixer == mixer
     assert (
         "plan: 0 steps of transfer, 0 of distillation; the minutes or the texts were too few" in capsys.readouterr().out
     )
-    found = measured(tmp_path / "world")
+    found = measured(world)
     assert [row["stage"] for row in found["stages"]] == ["original", "converted", "calibrated", "adapted"]
     assert found["plan"]["transfer_steps"] == found["plan"]["distil_steps"] == 0
     assert found["stages"][-1]["divergence"] == pytest.approx(found["stages"][-2]["divergence"], rel=0.05)
