@@ -105,7 +105,7 @@ def assert_same(found, expected):
         assert torch.allclose(found[1][name], weight, rtol=1e-4, atol=1e-4), name
 
 
-@pytest.mark.parametrize("name", [name for name in SPREADS if "bf16" not in name])
+@pytest.mark.parametrize("name", ["fsdp", "ddp in passes"])  # the others are killed and resumed
 def test_the_curve_and_the_weights_are_those_of_one_process(name, expected, tmp_path):
     found = run(tmp_path, SPREADS[name])
     assert_same(found, expected)
@@ -151,10 +151,9 @@ def poisoned():
     return poison
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp"])
-def test_what_is_not_finite_ends_the_run_and_keeps_the_checkpoint(name, tmp_path):
+def test_what_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tmp_path):
     with pytest.raises(ProcessException, match=r"TrainingDiverged: step 3: the loss is (nan|inf); lower"):
-        run(tmp_path, SPREADS[name], poison=poisoned)
+        run(tmp_path, SPREADS["fsdp"], poison=poisoned)
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
 
 
