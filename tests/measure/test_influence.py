@@ -5,9 +5,9 @@ from copy import deepcopy
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from recurformer import HeadProfile, convert
+from recurformer.data.backbones import make_random
 from recurformer.measure.device import PeakMemory
 from recurformer.measure.influence import (
     attention_influence,
@@ -25,17 +25,9 @@ REPLACED = [[0, 1], [2, 3]]
 
 @pytest.fixture(scope="module")
 def models():
+    sizes = {"hidden_size": 32, "layers": LAYERS, "heads": HEADS, "kv_heads": 2, "intermediate_size": 48}
+    base = make_random(**sizes, vocab_size=64, initializer_range=0.4)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        vocab_size=64,
-        initializer_range=0.4,
-    )
-    base = LlamaForCausalLM(config).eval()
     return base, convert(base, REPLACED, d_state=4, dt_rank=3)
 
 

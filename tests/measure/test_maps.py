@@ -3,10 +3,10 @@
 import pytest
 import torch
 from scipy import stats
-from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from recurformer import HeadProfile, convert, profile_heads
+from recurformer.data.backbones import make_random
 from recurformer.heads import attention
 from recurformer.measure.maps import (
     Contributions,
@@ -23,12 +23,8 @@ LAYERS, HEADS, SAMPLES, TOKENS = 2, 4, 5, 150  # more tokens than one block of q
 @pytest.fixture(scope="module")
 def model():
     """In float64: the streamed sums can be compared to the last digits."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=2,
-        intermediate_size=48, vocab_size=64, initializer_range=0.4,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).double().eval()
+    sizes = {"hidden_size": 32, "layers": LAYERS, "heads": HEADS, "kv_heads": 2, "intermediate_size": 48}
+    return make_random(**sizes, vocab_size=64, initializer_range=0.4).double()
 
 
 @pytest.fixture(scope="module")
