@@ -112,18 +112,14 @@ def test_segments_equal_one_run(backend, cuts, kernel_double):
         assert deviation(result, wanted.double()) < 5e-6, name
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("backend", ["reference", "torch", pytest.param("cpp", marks=needs_kernels)])
 @pytest.mark.parametrize(("scale", "shift"), [(20, 0), (1, -9), (1, 40)])
 def test_extreme_decays_stay_finite(backend, scale, shift):
-    inputs = make_inputs(1, 12, 100, 4)
-    inputs["delta"] = (inputs["delta"].detach() * scale + shift).requires_grad_()
-    inputs["A"] = (inputs["A"].detach() * 20).requires_grad_()
-    single = {name: x.detach().float().requires_grad_() for name, x in inputs.items()}
-    y, last = selective_scan(**single, delta_softplus=True, return_last_state=True, backend=backend)
-    expected, expected_last = definition(**inputs, delta_softplus=True)
-    assert deviation(y, expected) < 2e-6 and deviation(last, expected_last) < 2e-6
-    grads = torch.autograd.grad(y.sum(), list(single.values()))
-    assert all(grad.isfinite().all() for grad in grads)
+    inputs = make_inputs(1, 12, 100, 4, dtype=torch.float32)
+    with torch.no_grad():
+        inputs["delta"].mul_(scale).add_(shift)
+        inputs["A"].mul_(20)
+    compare(inputs, backend, tolerance=5e-6)
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm", pytest.param("cpp", marks=needs_kernels)])

@@ -63,15 +63,6 @@ def test_odd_strides_of_single_rows_and_channels():
     compare(inputs | {"u": torch.as_strided(numbers, (3, 24, 1), [24, 1, 17]).requires_grad_()}, "cpp")
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(20, 0), (1, -9), (1, 40)])
-def test_extreme_decays_stay_finite(scale, shift):
-    inputs = make_inputs(1, 12, 100, 4, dtype=torch.float32)
-    with torch.no_grad():
-        inputs["delta"].mul_(scale).add_(shift)
-        inputs["A"].mul_(20)
-    compare(inputs, "cpp", tolerance=5e-6)
-
-
 def test_not_a_number_is_not_hidden():
     inputs = {name: x.detach() for name, x in make_inputs(1, 40, 50, 4, dtype=torch.float32).items()}
     for name in ("u", "delta", "B", "z", "A"):
