@@ -156,7 +156,7 @@ def test_layout_and_labels(task, seed):
         )
         links = dict(zip(prompt[1:-2:3], prompt[2:-2:3], strict=True))
         assert set(prompt[3:-2:3]) == {HASH_SPECIALS.index("<sep>")}
-        assert len(links) == task.pair_count
+        assert len(links) == task.pairs
         chain = chain_from(prompt[-1], links)
         assert chain == ids[task.prompt_length : -1] and len(chain) == task.hops
         lengths = [len(chain_from(start, links)) for start in links.keys() - links.values()]
@@ -178,7 +178,7 @@ def test_text_reads_back_to_the_same_ids(task, seed):
 
 
 def test_hashes_positions_and_query_are_uniform():
-    task = HashHopTokenSizes(vocabulary=26, chains=2, hops=4)
+    task = HashHopTokenSizes(vocabulary=26, chains=2, hops=4, pairs=8, variant="official")
     ids, _ = token_samples(task, np.random.default_rng(0), 4000)
     starts = torch.bincount(ids[:, task.prompt_length - 1], minlength=26)[6:]
     assert chisquare(starts.numpy()).pvalue > 0.01
@@ -189,7 +189,7 @@ def test_hashes_positions_and_query_are_uniform():
 
 def test_labels_fit_transformers_convention():
     """A model that always continues correctly has zero loss: labels[i] is predicted from position i - 1."""
-    task = HashHopTokenSizes(vocabulary=32, chains=1, hops=3)
+    task = HashHopTokenSizes(vocabulary=32, chains=1, hops=3, pairs=3, variant="official")
     input_ids, labels = token_samples(task, np.random.default_rng(0), 2)
     model = make_random("llama", vocab_size=32)
     logits = torch.zeros(*input_ids.shape, 32)

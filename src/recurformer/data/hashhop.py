@@ -153,15 +153,15 @@ def token_samples(sizes: HashHopTokenSizes, rng: np.random.Generator, batch: int
     chains = hashes[:, :inside].reshape(batch, sizes.full_chains, sizes.hops + 1)
     links = np.stack([chains[..., :-1], chains[..., 1:]], axis=-1).reshape(batch, -1, 2)
     pairs = np.concatenate([links, hashes[:, inside:].reshape(batch, -1, 2)], axis=1)  # (batch, pairs, 2)
-    order = rng.permuted(np.tile(np.arange(sizes.pair_count), (batch, 1)), axis=1)
+    order = rng.permuted(np.tile(np.arange(sizes.pairs), (batch, 1)), axis=1)
     pairs = np.take_along_axis(pairs, order[..., None], axis=1)
-    separators = np.full((batch, sizes.pair_count, 1), HASH_SPECIALS.index(SEPARATOR))
+    separators = np.full((batch, sizes.pairs, 1), HASH_SPECIALS.index(SEPARATOR))
     lines = np.concatenate([pairs, separators], axis=2)  # (batch, pairs, 3)
 
     input_ids = np.empty((batch, sizes.length), dtype=np.int64)
     answer = slice(sizes.prompt_length, sizes.prompt_length + sizes.hops)
     input_ids[:, 0] = HASH_SPECIALS.index(BOS)
-    input_ids[:, 1 : 1 + 3 * sizes.pair_count] = lines.reshape(batch, -1)
+    input_ids[:, 1 : 1 + 3 * sizes.pairs] = lines.reshape(batch, -1)
     input_ids[:, sizes.prompt_length - 2] = HASH_SPECIALS.index(QUERY)
     input_ids[:, sizes.prompt_length - 1] = chains[:, 0, 0]
     input_ids[:, answer] = chains[:, 0, 1:]
@@ -179,16 +179,13 @@ class HashHopTokenDataset(ItemDataset):
     """HashHop with one token a hash; only the answer has labels.
 
     Args:
-        tasks: the layouts and the fraction of the items that each gets; all of the same length.
+        tasks: the layouts and the fraction of the items that each gets; all with the same pairs and hops.
         seed: of all items.
         stream: a name in `STREAMS`.
     """
 
     def __init__(self, tasks: Mapping[HashHopTokenSizes, float], seed: int, stream: str = "train") -> None:
         super().__init__(seed, stream)
-        lengths = {task.length for task in tasks}
-        if len(lengths) > 1:
-            raise ValueError(f"hashhop: layouts of different lengths {sorted(lengths)} cannot share a batch; set pairs")
         self.tasks, self.fractions = list(tasks), list(tasks.values())
         self._number, self._block = -1, (torch.empty(0), torch.empty(0))
 

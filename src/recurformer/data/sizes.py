@@ -24,7 +24,6 @@ _VALUES: dict[str, tuple[Any, ...]] = {
 PUBLISHED = {name: {key: values[n] for key, values in _VALUES.items()} for n, name in enumerate(_MODELS)}
 """Shapes of the paper's backbones and of SmolLM2, as the config.json that their authors publish has them."""
 
-VARIANTS = ("official", "paper")
 LETTERS = 52
 """Letters of which hashes in text are made."""
 PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR = "<pad>", "<bos>", "<eos>", "<unk>", "<query>", "<sep>"
@@ -51,35 +50,30 @@ class HashHopTokenSizes:
 
     Attributes:
         vocabulary: number of token ids, the special ones of `hash_tokenizer` included.
-        chains: full chains in the list; "paper" has one, and then this only sets the default of `pairs`.
+        chains: full chains in the list of "official"; "paper" has one.
         hops: pairs of a chain, and hashes of the answer (the paper's h_p).
-        pairs: pairs in the list; None means chains · hops.
+        pairs: pairs in the list; of "official" chains · hops.
         variant: "official" or "paper".
     """
 
-    vocabulary: int = HASH_VOCABULARY
-    chains: int = 2
-    hops: int = 8
-    pairs: int | None = None
-    variant: str = "official"
+    vocabulary: int
+    chains: int
+    hops: int
+    pairs: int
+    variant: str
 
     def __post_init__(self) -> None:
-        if self.variant == "official" and self.pair_count != self.chains * self.hops:
+        if self.variant == "official" and self.pairs != self.chains * self.hops:
             raise ValueError(
                 f"pairs is {self.pairs}; {self.chains} full chains of {self.hops} hops have {self.chains * self.hops}"
             )
-        if self.pair_count < self.hops:
+        if self.pairs < self.hops:
             raise ValueError(f"pairs is {self.pairs}; a chain of {self.hops} hops needs at least as many")
         if self.hashes_needed > self.vocabulary - len(HASH_SPECIALS):
             least = self.hashes_needed + len(HASH_SPECIALS)
             raise ValueError(
                 f"vocabulary is {self.vocabulary}; the task needs {self.hashes_needed} different hashes, so {least} ids"
             )
-
-    @property
-    def pair_count(self) -> int:
-        """Pairs in the list."""
-        return self.chains * self.hops if self.pairs is None else self.pairs
 
     @property
     def full_chains(self) -> int:
@@ -89,12 +83,12 @@ class HashHopTokenSizes:
     @property
     def hashes_needed(self) -> int:
         """Different hashes in one problem."""
-        return self.full_chains * (self.hops + 1) + 2 * (self.pair_count - self.full_chains * self.hops)
+        return self.full_chains * (self.hops + 1) + 2 * (self.pairs - self.full_chains * self.hops)
 
     @property
     def prompt_length(self) -> int:
         """Tokens before the answer: BOS, the pairs and their separators, the query token and the start."""
-        return 3 * self.pair_count + 3
+        return 3 * self.pairs + 3
 
     @property
     def length(self) -> int:
