@@ -4,7 +4,7 @@ What a single job refuses at once in one line has no rule here.
 """
 
 from math import ceil
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from recurformer.data.sizes import HASH_VOCABULARY, HashHopTokenSizes
 from recurformer.study.method import MeasuredScore
@@ -54,23 +54,16 @@ def _backbones(study: "Study") -> None:
                 raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
 
 
-def _of(block: Any, backbone: str) -> Any:
-    """A block of a task as it is for one of its backbones."""
-    return block.of(backbone) if hasattr(block, "of") else block
-
-
 def _batches(study: "Study") -> None:
     """Every process of a distributed training gets the same number of samples in every pass."""
     for name, spread in study.distributed.items():
         _known(study, "distributed", name)
         parts = spread.processes * spread.gradient_accumulation
-        for task in ("language", "hashhop"):
-            block = getattr(study, task)
-            training = _of(block, name).training if name in block.backbones else None
-            if training and training.batch_size % parts:
+        for task, block in (("language", study.language.of(name)), ("hashhop", study.hashhop)):
+            if name in block.backbones and block.training and block.training.batch_size % parts:
                 raise ValueError(
                     f"distributed.{name}: processes times gradient_accumulation is {parts};"
-                    f" choose a divisor of {task}.training.batch_size {training.batch_size}"
+                    f" choose a divisor of {task}.training.batch_size {block.training.batch_size}"
                 )
 
 

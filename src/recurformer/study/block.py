@@ -45,8 +45,6 @@ Rate = Annotated[float, Field(gt=0), NUMBER]
 Name = Annotated[str, AfterValidator(_name)]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 """Of a hub repository. A branch would let the files change under a recorded result."""
-Text = Annotated[str, Field(pattern=r"^[^-\s]")]
-"""A word of a command line, which must not look like a flag."""
 
 
 class Block(BaseModel):

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from recurformer.data.sizes import BYTE_VOCABULARY, HASH_SPECIALS, PUBLISHED
 from recurformer.model.families import FAMILIES
-from recurformer.study.block import NUMBER, Block, Commit, Count, Rate, Seed, Text
+from recurformer.study.block import NUMBER, Block, Commit, Count, Rate, Seed
 
 WHEEL_SHAPE = "smollm2-135m"
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Backbone(Block):
     checkpoint on the model hub."""
     shape: str | None = None
     """For all sources but `random`: the name of the published shape, such as llama2-7b."""
-    repo: Text | None = None
+    repo: str | None = None
     """For `hub`: owner/name of the checkpoint."""
     revision: Commit | None = None
     """For `hub`: the pinned commit."""

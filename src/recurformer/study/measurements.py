@@ -2,17 +2,15 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from recurformer.data.sizes import HashHopTextSizes, HashHopTokenSizes, check_mqar
-from recurformer.study.block import NUMBER, Block, Count, Index, Name, Rate, Several, Share, Text
+from recurformer.study.block import NUMBER, Block, Count, Index, Name, Rate, Several, Share
 from recurformer.study.inputs import check_heads
 from recurformer.study.method import Selection, Training
 
 LOCAL = frozenset({"hashhop", "passkey", "wikipedia"})
 """This project's own tasks of lm-eval, beside the library's."""
-# flags are words, and a choice of numbers does not turn them into numbers by itself
-RulerLength = Annotated[Literal[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072], BeforeValidator(int)]
 LONGER_RULER = {"ruler", "ruler_vt", "ruler_cwe"}
 """RULER's tasks whose example and instruction alone fill 512 tokens: lm-eval would look for a shorter one for ever."""
 
@@ -62,13 +60,13 @@ class Tasks(Block):
     `niah_multikey_2`, `niah_multikey_3`. Each task is a job with a file of its own."""
     samples: Count | None = None
     """Samples of each task; absent: all."""
-    limits: list[tuple[Text, Count]] = []
+    limits: list[tuple[str, Count]] = []
     """Tasks with fewer samples: (name, samples). For a group, each of its tasks has so many."""
-    num_fewshot: list[tuple[Text, Index]] = []
+    num_fewshot: list[tuple[str, Index]] = []
     """Tasks of lm-eval with another number of solved examples in the prompt: (name, examples)."""
     tokens: Count = 1024
     """Tokens of a passkey prompt, and of a window of `wikipedia`."""
-    ruler_length: RulerLength = 4096
+    ruler_length: Literal[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072] = 4096
     """Length of the prompts of lm-eval's RULER tasks, in tokens."""
     batch_size: Count = 1
     """Requests in a batch: changes speed and memory, not the result. 1 is fastest on a CPU."""

@@ -34,22 +34,20 @@ class Need:
 
 READ, WRITE = Need(700, 1, 240, gpu=True), Need(700, 3, 480, gpu=True)
 TRAIN = Need(900, 4, 1440, gpu=True, trains=True)  # weight, gradient and AdamW's two moments (ZeRO, section 3.1)
-COPY = Need(500, 2)
 NEEDS = {
     "corpus": Need(2000, minutes=240),
     "backbone": Need(500, 2, 240),
-    **dict.fromkeys(["convert", "pool_kv"], COPY),
+    **dict.fromkeys(["convert", "pool_kv"], Need(500, 2)),
     **dict.fromkeys(
-        ["profile_text", "profile_hashhop", "ra_i_settings", "sink", "contribution", "attention_map"], READ
+        ["profile_text", "profile_hashhop", "ra_i_settings", "sink", "contribution", "attention_map", "hashhop_sizes"],
+        READ,
     ),
-    **dict.fromkeys(["hashhop_sizes"], READ),
     **dict.fromkeys(["head_scores", "prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
     "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
     **dict.fromkeys(["needle", "turns", "continuation", "hashhop", "baseline"], WRITE),
     "positions": Need(2000, 3, 480, gpu=True),  # with the logits of long windows
-    **dict.fromkeys(["train_text", "recover"], TRAIN),
-    **dict.fromkeys(["pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
+    **dict.fromkeys(["train_text", "recover", "pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
     **dict.fromkeys(["longest_input", "cache_peak"], Need(900, minutes=1440, gpu=True, fills=True)),
     "pyramidinfer": Need(1000),
