@@ -5,7 +5,7 @@ import torch
 from transformers import TrainingArguments
 
 from recurformer.train.optimiser import SCHEDULES, parameter_groups
-from recurformer.train.trainer import TrainingDiverged, train
+from recurformer.train.trainer import train
 from tests.model.tiny_models import make_converted
 from tests.train.test_resuming import SETTINGS, same_weights
 
@@ -23,7 +23,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(make_model, successors, tmp_pat
         return output
 
     model.forward = poisoned.__get__(model)
-    with pytest.raises(TrainingDiverged, match=rf"^step {step + step % 2}: the loss is (nan|inf); .*") as raised:
+    with pytest.raises(ValueError, match=rf"^step {step + step % 2}: the loss is (nan|inf); .*") as raised:
         train(model, successors(), output_dir=tmp_path, **SETTINGS)
     assert "\n" not in str(raised.value)
     kept = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
@@ -45,7 +45,7 @@ def test_a_weight_that_is_not_finite_is_never_saved(make_model, successors, tmp_
         return gradient * float("nan") if len(calls) == 4 else gradient
 
     model.model.norm.weight.register_hook(poison)
-    with pytest.raises(TrainingDiverged, match=r"^step 4: the gradient"):
+    with pytest.raises(ValueError, match=r"^step 4: the gradient"):
         train(model, successors(), output_dir=tmp_path, **SETTINGS)
     assert not list(tmp_path.glob("checkpoint-*"))
 

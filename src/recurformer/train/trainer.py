@@ -42,10 +42,6 @@ PROGRESS_SECONDS = 10.0
 CONFIDENCE = 0.95
 
 
-class TrainingDiverged(ValueError):
-    """The loss stopped being a finite number. The last checkpoint from before is kept."""
-
-
 class Objective(Protocol):
     """A function that a training minimises instead of the language-model loss: a mean over the batch."""
 
@@ -118,8 +114,8 @@ def train(
 
     Raises:
         ValueError: an unknown schedule, an indivisible batch size, a folder that cannot be written or is another run's,
-            RECURFORMER_TRACKERS names a tracker that there is not, or several processes and a model with dropout.
-        TrainingDiverged: the loss or the gradient became NaN or infinite; the last whole checkpoint is kept.
+            RECURFORMER_TRACKERS names a tracker that there is not, several processes and a model with dropout, or the
+            loss or the gradient became NaN or infinite: then the last whole checkpoint is kept.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: {schedule!r} is unknown; there are {', '.join(SCHEDULES)}")
@@ -271,7 +267,7 @@ class _Trainer(Trainer):
         for name, key in (("loss", "loss"), ("gradient", "grad_norm")):
             if not math.isfinite(value := float(logs[key])):
                 advice = "lower the learning rate or the gradient clip"
-                raise TrainingDiverged(f"step {step}: the {name} is {value}; {advice}")
+                raise ValueError(f"step {step}: the {name} is {value}; {advice}")
         tokens = self.accelerator.reduce(torch.as_tensor(self.tokens, device=self.args.device), "sum")
         before = self.state.log_history[-1] if self.state.log_history else {"tokens": 0, "seconds": 0.0}
         seconds = round(before["seconds"] + time.perf_counter() - self.started, 3)
