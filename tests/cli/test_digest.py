@@ -8,7 +8,7 @@ import pytest
 
 import recurformer
 from recurformer import digest
-from recurformer.cli.main import STAGES, code_of
+from recurformer.cli.main import STAGES
 
 
 def forget():
@@ -25,7 +25,7 @@ def copied(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(digest, "ROOT", root)
         forget()
-        yield root, {stage: digest.code_digest(code_of(stage)) for stage in STAGES}
+        yield root, {name: digest.code_digest(stage.place) for name, stage in STAGES.items()}
     forget()
 
 
@@ -41,7 +41,7 @@ def changed_by(copied):
         for path in paths:
             edit(path)
         forget()
-        return {stage for stage in STAGES if digest.code_digest(code_of(stage)) != before[stage]}
+        return {name for name, stage in STAGES.items() if digest.code_digest(stage.place) != before[name]}
 
     yield changed
     for path, text in saved.items():
@@ -67,7 +67,7 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
 
 
 def users_of(module):
-    return {stage for stage in STAGES if digest.ROOT / module in digest.files_used(code_of(stage))}
+    return {name for name, stage in STAGES.items() if digest.ROOT / module in digest.files_used(stage.place)}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from recurformer.cli.main import STAGES, code_of
+from recurformer.cli.main import STAGES
 from recurformer.digest import code_digest
 from tests.workflow.dry_runs import STUDIES, DryRun, link_workflow
 
@@ -13,8 +13,8 @@ from tests.workflow.dry_runs import STUDIES, DryRun, link_workflow
 def dry(tmp_path_factory):
     """A dry run of a study, of all that it has unless targets are named."""
 
-    for stage in STAGES:
-        code_digest(code_of(stage))  # once for all: each run is a fork of this process
+    for stage in STAGES.values():
+        code_digest(stage.place)  # once for all: each run is a fork of this process
 
     @cache
     def run(study, *targets):

@@ -15,13 +15,11 @@ from typing import cast
 from recurformer import __version__
 from recurformer.__main__ import STOPPED
 from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
-from recurformer.cli.stage import STAGES, InputPath, OutputFolder, OutputPath, Settings, Stage, code_of, flat, paths_of
+from recurformer.cli.stage import STAGES, InputPath, OutputFolder, OutputPath, Settings, Stage, flat, paths_of
 from recurformer.files import refuse_strange_model
 from recurformer.gpus import own_gpus
 from recurformer.records import read_record, run_record
 from recurformer.study import Distributed
-
-__all__ = ["STAGES", "code_of", "main"]
 
 MODULES = "study adapt models prepare heads recover train measure caches render runs"
 """Modules of stages, in the order in which the command's help lists them."""

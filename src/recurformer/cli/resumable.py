@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.stage import BETA, NAME, InputPath, OutputFolder, OutputPath, argument, code_of, seed
+from recurformer.cli.stage import BETA, NAME, STAGES, InputPath, OutputFolder, OutputPath, argument, seed
 from recurformer.digest import code_digest
 from recurformer.files import LOCK, alone_in, atomic_path
 from recurformer.study import Block, Distributed
@@ -66,7 +66,7 @@ def resumable_folder(args: Namespace, output: str) -> Path:
     """The folder of a run's state: another one as soon as its code or any of its settings changes."""
     folder = os.path.realpath(args.checkpoints or f"{os.path.abspath(output)}.checkpoints")
     settings = {key: _resolved(value, folder) for key, value in vars(args).items() if key not in UNIMPORTANT}
-    identity = json.dumps([code_digest(code_of(args.stage)), settings], sort_keys=True, default=str)
+    identity = json.dumps([code_digest(STAGES[args.stage].place), settings], sort_keys=True, default=str)
     return Path(folder, sha256(identity.encode()).hexdigest()[:12])
 
 
@@ -82,16 +82,12 @@ def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
     checkpoints = resumable_folder(args, output)
     folder = checkpoints.parent
     with alone_in(folder):
-        if not args.checkpoints and not checkpoints.exists() and _holds_states(folder):
+        if not args.checkpoints and not checkpoints.exists() and any(path.is_dir() for path in folder.glob("*")):
             print(f"{folder}: keeps a run by other settings or other code; this one starts anew", file=sys.stderr)
         yield checkpoints
         shutil.rmtree(checkpoints, ignore_errors=True)
         if not args.checkpoints and [path.name for path in folder.iterdir()] == [LOCK]:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _holds_states(folder: Path) -> bool:
-    return any(path.is_dir() for path in folder.glob("*"))
 
 
 def keep_metrics(

@@ -266,7 +266,7 @@ class Stage:
             parser.add_argument("--settings", help=f"YAML or JSON of {named}: the keys that config/README.md describes")
         parser.add_argument("--record", help="write a run record (JSON) to this file")
         parser.add_argument("--threads", type=COUNT, help="processor threads to use (default: torch's choice)")
-        parser.set_defaults(stage=self.name.replace("-", "_"))
+        parser.set_defaults(stage=self.name)
         return parser
 
     def arguments_by_name(self) -> dict[str, Action]:
@@ -308,18 +308,12 @@ STAGES: dict[str, Stage] = {}
 """Name -> stage, in the order of the declarations."""
 
 
-def code_of(stage: str) -> str:
-    """The place where the code of a stage begins."""
-    return STAGES[stage.replace("_", "-")].place
-
-
 def stage(
     text: str,
     *arguments: Argument,
     rows: str = "",
     metrics: Sequence[Metric] = (),
     device: Device | None = None,
-    name: str = "",
 ) -> Callable[[F], F]:
     """Declare a function as a stage of the command.
 
@@ -329,11 +323,10 @@ def stage(
         rows: what a row of the frame that the function returns is; without it, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
         device: its use of one; None: no torch at all, or the function sees to it.
-        name: of the stage, where it is not the function's.
     """
 
     def declare(function: F) -> F:
-        command = name or function.__name__.replace("_", "-")
+        command = function.__name__.replace("_", "-")
         STAGES[command] = Stage(command, text, function, arguments, rows, metrics, device)
         return function
 
