@@ -15,9 +15,9 @@ from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpo
 from recurformer.cli.main import main
 from recurformer.data import backbones
 from recurformer.data.backbones import (
+    HUB_FILES_AND_CARD,
     SMOLLM2,
     base_facts,
-    fetch_newest,
     load_gguf,
     load_shape,
     make_random,
@@ -26,7 +26,7 @@ from recurformer.data.backbones import (
     open_random,
     open_wheel,
 )
-from recurformer.data.fetch import ResourceError
+from recurformer.data.fetch import ResourceError, fetch_snapshot
 from recurformer.data.sizes import PUBLISHED
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
@@ -143,12 +143,12 @@ def test_the_newest_of_a_name_is_the_commit_that_main_points_to(cache, tmp_path)
     into_cache(tmp_path / "files", cache, repo, REVISION)
     (tmp_path / "hub/models--Qwen--Qwen2-0.5B/refs").mkdir(exist_ok=True)
     (tmp_path / "hub/models--Qwen--Qwen2-0.5B/refs/main").write_text(REVISION)
-    folder = fetch_newest(repo)
+    folder = fetch_snapshot(repo, HUB_FILES_AND_CARD)
     assert folder.name == REVISION
     facts = base_facts(repo, folder)
     assert (facts["name"], facts["hub"], facts["revision"], facts["license"]) == (repo, True, REVISION, "apache-2.0")
     with pytest.raises(ResourceError, match="cannot read the model owner/name of the hub: ") as caught:
-        fetch_newest("owner/name")
+        fetch_snapshot("owner/name", HUB_FILES_AND_CARD)
     assert "\n" not in str(caught.value)
 
 

@@ -3,15 +3,11 @@
 import re
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.resumable import resumable_run
 from recurformer.cli.stage import BETA, BUDGET, COUNT, RATE, SEED, InputPath, OutputFolder, argument, progress, stage
 from recurformer.files import writing_model
 from recurformer.recover.recipe import RECIPES, TOKENS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -29,11 +25,11 @@ def model_folder(model: str) -> Path:
     first, slash, _ = model.partition("/")
     if not HUB_NAME.fullmatch(model) or (slash and Path(first).exists()):
         raise ValueError(f"{model}: no such folder")
-    from recurformer.data.backbones import fetch_newest
-    from recurformer.data.fetch import ResourceError
+    from recurformer.data.backbones import HUB_FILES_AND_CARD
+    from recurformer.data.fetch import ResourceError, fetch_snapshot
 
     try:
-        return fetch_newest(model)
+        return fetch_snapshot(model, HUB_FILES_AND_CARD)
     except ResourceError as error:
         raise ResourceError(f"{model}: no such folder, and as a name of the model hub: {error}") from error
 
@@ -86,7 +82,7 @@ def adapt(args: Namespace) -> dict[str, float]:
     from recurformer.data.backbones import base_facts
     from recurformer.data.documents import read_documents
     from recurformer.recover.adapt import adapt
-    from recurformer.render.adaptation import COMPARED, compared
+    from recurformer.render.adaptation import COMPARED, compared, write_adaptation
 
     given = [name for name in ("cache", "loss", "beta", "mixer", "minutes") if getattr(args, name) is not None]
     if len(given) > 1 and given[0] in {"cache", "loss"}:
@@ -100,7 +96,9 @@ def adapt(args: Namespace) -> dict[str, float]:
     tokenizer = open_tokenizer(folder)
     saved = getattr(torch, str(open_config(folder).dtype or "float32").removeprefix("torch."))
     model = open_model(folder, dtype="float32")
-    _refuse_long(args.tokens, model)
+    longest = getattr(model.config, "max_position_embeddings", None) or args.tokens
+    if args.tokens > longest:
+        raise ValueError(f"--tokens {args.tokens}: the model reads at most {longest}")
     with resumable_run(args, args.out) as state:
         adapted, measurements = adapt(
             model,
@@ -119,28 +117,13 @@ def adapt(args: Namespace) -> dict[str, float]:
             say=lambda line: print(line, flush=True),
         )
         measurements["base"] = base_facts(args.model, folder)
-        _write(args.out, adapted.to(saved), tokenizer, measurements)
+        with writing_model(args.out) as written:
+            adapted.to(saved).save_pretrained(written)
+            tokenizer.save_pretrained(written)
+            write_adaptation(written, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
     print(f"{args.out}: the adapted model, with its model card README.md and pictures")
     quality = measurements["stages"][-1]
     cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}
     found = {f"passkeys/{row['length']}": row["found"] for row in measurements["passkeys"]["adapted"] if "asked" in row}
     return {"perplexity": quality["perplexity"], "kl": quality["divergence"], **cache, **found}
-
-
-def _refuse_long(tokens: int, model: "PreTrainedModel") -> None:
-    longest = getattr(model.config, "max_position_embeddings", None) or tokens
-    if tokens > longest:
-        raise ValueError(f"--tokens {tokens}: the model reads at most {longest}")
-
-
-def _write(
-    out: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", measurements: dict[str, Any]
-) -> None:
-    """Model, tokenizer, measurements, card and pictures: all or nothing."""
-    from recurformer.render.adaptation import write_adaptation
-
-    with writing_model(out) as folder:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        write_adaptation(folder, measurements)

@@ -112,9 +112,9 @@ def open_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
 
 
 def save_checkpoint(
-    target: str | Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None", **options: Any
+    target: str | Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **options: Any
 ) -> None:
-    """Write a model and its tokenizer, if any, to a folder, which appears whole or not at all.
+    """Write a model and its tokenizer to a folder, which appears whole or not at all.
 
     Raises:
         OSError: it cannot be written.
@@ -122,8 +122,7 @@ def save_checkpoint(
     """
     with writing_model(target) as folder:
         model.save_pretrained(folder, **options)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def read_heads(path: str | Path) -> list[list[int]]:

@@ -5,6 +5,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.stage import BETA, COUNT, InputPath, OutputFolder, OutputPath, argument, checkpoint, seed, stage
+from recurformer.data.sizes import BYTE_VOCABULARY, HASH_VOCABULARY
 from recurformer.files import atomic_path
 from recurformer.study import Backbone, Corpus, Mamba, Selection, Window
 
@@ -39,14 +40,13 @@ def _random(settings: Backbone) -> dict[str, Any]:
 
 def meta_backbone(settings: Backbone) -> "PreTrainedModel":
     """The backbone's shape on the meta device, in bfloat16: no weights, so 7B fits a laptop."""
-    from recurformer.data.backbones import load_shape, meta_model, open_random
+    from recurformer.data.backbones import load_shape, make_random, meta_model
 
     if settings.shape:
         return meta_model(load_shape(settings.shape))
     sizes = _random(settings)
-    if settings.tokenizer == "bpe":
-        sizes["tokenizer"] = None  # the words are no part of the shape
-    return meta_model(open_random(**sizes)[0].config)
+    words = HASH_VOCABULARY if sizes.pop("tokenizer") == "hash" else BYTE_VOCABULARY
+    return meta_model(make_random(**sizes | {"vocab_size": settings.vocabulary or words}).config)
 
 
 @stage(

@@ -1,4 +1,4 @@
-"""Pretrained Transformers before conversion, from wherever they come: each source gives (model, tokenizer or None).
+"""Pretrained Transformers before conversion, from wherever they come: each source gives (model, tokenizer).
 
 A model on the meta device has every parameter's shape and no memory, so parameters and caches of 7B models are counted
 on a laptop.
@@ -86,9 +86,9 @@ def make_random(
     vocab_size: int = 128,
     seed: int = 0,
     initializer_range: float = 0.02,
-    dtype: torch.dtype = torch.float32,
 ) -> PreTrainedModel:
-    """A model with random weights; the same arguments give the same weights, and the global generator is left alone.
+    """A model with random weights in float32. The same arguments give the same weights; the global generator is left
+    alone.
 
     Args:
         architecture: a name in FAMILIES.
@@ -101,7 +101,6 @@ def make_random(
         vocab_size: rows of the embedding.
         seed: of the weights.
         initializer_range: standard deviation of the weights.
-        dtype: type of the parameters.
     """
     family, rope = FAMILIES[architecture], {"rope_type": "default", "rope_theta": 10_000.0}
     config = getattr(transformers, family.config)(
@@ -121,35 +120,27 @@ def make_random(
         pad_token_id=None,
         **family.small,
     )
-    return random_model(config, seed, dtype)
+    return random_model(config, seed, torch.float32)
 
 
 def open_random(
-    tokenizer: str | None = None,
-    vocab_size: int | None = None,
-    dtype: str = "float32",
-    texts: Iterable[str] = (),
-    **shape: Any,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    tokenizer: str, vocab_size: int | None = None, texts: Iterable[str] = (), **shape: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """`make_random`, with a tokenizer of its vocabulary.
 
     Args:
-        tokenizer: "hash" reads HashHop's token form, "byte" and "bpe" any text; or None.
+        tokenizer: "hash" reads HashHop's token form, "byte" and "bpe" any text.
         vocab_size: size of the tokenizer's vocabulary; None leaves it to the tokenizer.
-        dtype: name of the torch type of the parameters.
         texts: from which "bpe" learns its words.
         shape: the other arguments of `make_random`.
     """
-    if tokenizer is None:
-        size: dict[str, Any] = {} if vocab_size is None else {"vocab_size": vocab_size}
-        return make_random(dtype=getattr(torch, dtype), **size, **shape), None
     make = {
-        "hash": lambda: hash_tokenizer(vocab_size),
+        "hash": lambda: hash_tokenizer(vocab_size or HASH_VOCABULARY),
         "byte": byte_tokenizer,
         "bpe": lambda: bpe_tokenizer(texts, vocab_size or BYTE_VOCABULARY),
     }
     reader = make[tokenizer]()
-    model = make_random(vocab_size=len(reader), dtype=getattr(torch, dtype), **shape)
+    model = make_random(vocab_size=len(reader), **shape)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(model.config, name, getattr(reader, name))
         setattr(model.generation_config, name, getattr(reader, name))
@@ -161,13 +152,12 @@ def hash_word(token: int) -> str:
     return HASH_SPECIALS[token] if token < len(HASH_SPECIALS) else f"h{token - len(HASH_SPECIALS)}"
 
 
-def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
+def hash_tokenizer(vocabulary: int = HASH_VOCABULARY) -> PreTrainedTokenizerFast:
     """Whitespace-separated words to ids for the token form of HashHop (`token_samples`).
 
     Args:
-        vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokenSizes`.
+        vocabulary: number of ids, special tokens included, as in `HashHopTokenSizes`.
     """
-    vocabulary = HASH_VOCABULARY if vocabulary is None else vocabulary
     model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -224,23 +214,13 @@ HUB_FILES_AND_CARD = (*HUB_FILES, "*.jinja", "README.md")
 """The same, with the files that describe a model."""
 
 
-def fetch_newest(repo: str) -> Path:
-    """Folder of the newest files of a hub repository with its card; the folder's name is the commit.
-
-    Raises:
-        ResourceError: it cannot be fetched (`fetch_snapshot`).
-    """
-    return fetch_snapshot(repo, HUB_FILES_AND_CARD)
-
-
-def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer of a hub repository.
+def open_hub(repo: str, revision: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of a hub repository, in bfloat16: Llama2 is published in float16, Qwen2 in bfloat16; caches
+    and mixers are compared in one type.
 
     Args:
         repo: `owner/name`.
         revision: the commit.
-        dtype: name of the torch type of the parameters. Llama2 is published in float16, Qwen2 in bfloat16; caches
-            and mixers are compared in one type.
 
     Raises:
         ResourceError: it cannot be fetched (`fetch_snapshot`), or holds no model or no tokenizer.
@@ -248,7 +228,7 @@ def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrai
     folder = fetch_snapshot(repo, HUB_FILES, revision)
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+            folder, dtype=torch.bfloat16, local_files_only=True, use_safetensors=True, trust_remote_code=False
         )
         return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # safetensors, json and transformers each raise their own kind
@@ -279,15 +259,12 @@ def open_wheel(cache_dir: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeni
     return model, restore_smollm2_tokenizer(tokenizer)
 
 
-def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model in float32 and tokenizer of a GGUF file, dequantised and fit to be saved.
 
     Raises:
-        ResourceError: the file is missing, truncated, corrupt, or of an architecture that transformers cannot read.
+        ResourceError: the file is truncated, corrupt, or of an architecture that transformers cannot read.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ResourceError(f"there is no GGUF file {path}")
     try:
         model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
