@@ -37,7 +37,6 @@ wildcard_constraints:
     mixer=r"\w+",
     kv_heads=r"\d+",
     protocol="one_shot|chunked|pyramidinfer",
-    topic=r"\w+",
     arm=r"[\w.-]+",
     evaluated=r"[\w.-]+",
     figure="|".join(REGISTRY["figures"]),

@@ -98,13 +98,14 @@ def recovering(backbone):
 ORIGINALS = [Subject("original"), Subject("original_trained")]
 
 
-def by_mixer(changed):
+def by_mixer(task):
     """The heads of the highest RA-I, whole layers and single heads, replaced by every mixer."""
+    changed = ABLATIONS[task]
     units = {"layer": changed["layers"], "head": changed["single"]}
     for mixer in [*changed["trained"], *changed["untrained"]]:
         for unit in ["kv_group", *(unit for unit in units if mixer in units[unit])]:
             if mixer in changed["trained"]:
-                for beta in changed["trained_betas"] or ABLATIONS["betas"]:
+                for beta in trained_betas(task):
                     yield Subject("heads", mixer, "ra_i", unit, beta=beta)
             if mixer in changed["untrained"]:
                 yield Subject("replaced", mixer, "ra_i", unit)
@@ -143,7 +144,7 @@ def compared(task, backbone=None):
             for method in changed["retained"]
         ),
         *(recovered_subjects(backbone, shown=True) if on_text else []),
-        *by_mixer(changed),
+        *by_mixer(task),
         *by_selector(changed),
         *(Subject("priced", name) for name in changed["priced"]),
         *(Subject("pooled", str(kv_heads)) for kv_heads in changed["kv_heads"]),
