@@ -1,6 +1,6 @@
 """Stages that look at the heads of a model before any is replaced: profiles, scores, averaged attention."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -199,13 +199,11 @@ def ra_i_settings(args: Namespace, settings: Profiling, others: RecencySettings)
     return compare_settings(profiles, default, thresholds, others.betas, others.units)
 
 
-def mapped(parser: ArgumentParser) -> None:
-    """The arguments that all of these stages take."""
-    for add in (checkpoint("folder of the model before conversion"), ARTICLES, NAME, seed("the choice of windows")):
-        add(parser)
+MAPPED = (checkpoint("folder of the model before conversion"), ARTICLES, NAME, seed("the choice of windows"))
+"""The arguments that all of these stages take."""
 
 
-@stage("value norms, attention and contributions of a sink head", mapped, rows="one row a token", device="computes")
+@stage("value norms, attention and contributions of a sink head", *MAPPED, rows="one row a token", device="computes")
 def sink(args: Namespace, settings: TextWindows, shown: SinkHead) -> "pd.DataFrame":
     """Value norms, attention and contributions of one head, named or the one with the strongest sink (Figure 2)."""
     from recurformer.cli.texts import text_windows
@@ -218,7 +216,7 @@ def sink(args: Namespace, settings: TextWindows, shown: SinkHead) -> "pd.DataFra
 
 @stage(
     "contributions of the first token and of the others",
-    mapped,
+    *MAPPED,
     rows="one row a norm",
     metrics=[Metric("contribution", "mean", by=["norm", "tokens"])],
     device="computes",
@@ -235,7 +233,7 @@ def contribution(args: Namespace, settings: TextWindows) -> "pd.DataFrame":
 
 @stage(
     "averaged attention maps",
-    mapped,
+    *MAPPED,
     argument("--profile", type=InputPath, required=True, help="head profile of the model"),
     rows="one row a pair of tokens",
     device="computes",
@@ -253,7 +251,7 @@ def attention_map(args: Namespace, settings: TextWindows) -> "pd.DataFrame":
 
 @stage(
     "weights that attention and Mamba give to earlier tokens",
-    *(mapped, DTYPE),
+    *(*MAPPED, DTYPE),
     argument("--trained", type=InputPath, required=True, help="folder of the converted and trained model"),
     argument("--profile", type=InputPath, required=True, help="head profile of the model before conversion"),
     rows="one row an earlier token",

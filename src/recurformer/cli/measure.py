@@ -5,7 +5,7 @@ Changes that need no training (eviction, untrained mixers) are made in the proce
 
 import math
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,23 +56,21 @@ if TYPE_CHECKING:
 RowsOf = Callable[["PreTrainedModel", "PreTrainedConfig", "NewCache | None"], "pd.DataFrame"]
 
 
-def measured(parser: ArgumentParser) -> None:
-    """The subject, its model, and what a change of it in this process needs."""
-    checkpoint()(parser)
-    NAME(parser)
-    parser.add_argument("--subject", default="original", help="path of the subject, as in results/language/BACKBONE")
-    parser.add_argument("--original", type=InputPath, required=True, help="folder of the model before any change")
-    seed("the samples, and of the training for the measurements")(parser)
-    DTYPE(parser)
-    parser.add_argument(
-        "--match",
-        nargs="+",
-        type=InputPath,
-        help="measurements of others, as much of whose cache an eviction keeps",
-    )
-    parser.add_argument("--profile", type=InputPath, help="head profile, where heads are replaced in this process")
-    parser.add_argument("--scores", type=InputPath, help="scores written by head-scores, for the same choice of heads")
-    parser.add_argument("--prices", type=InputPath, help="written by prices, where these choose what each group keeps")
+SUBJECT = (
+    checkpoint(),
+    NAME,
+    argument("--subject", default="original", help="path of the subject, as in results/language/BACKBONE"),
+    argument("--original", type=InputPath, required=True, help="folder of the model before any change"),
+    seed("the samples, and of the training for the measurements"),
+    DTYPE,
+    argument(
+        "--match", nargs="+", type=InputPath, help="measurements of others, as much of whose cache an eviction keeps"
+    ),
+    argument("--profile", type=InputPath, help="head profile, where heads are replaced in this process"),
+    argument("--scores", type=InputPath, help="scores written by head-scores, for the same choice of heads"),
+    argument("--prices", type=InputPath, help="written by prices, where these choose what each group keeps"),
+)
+"""The subject, its model, and what a change of it in this process needs."""
 
 
 def measure(
@@ -84,7 +82,7 @@ def measure(
     """The rows of a subject, at every setting of its change, with the columns that say what they are of.
 
     Args:
-        args: with the arguments of `measured`.
+        args: those of `SUBJECT`.
         change: its settings.
         rows_of: measures (model, configuration of the original, maker of a cache or None for the model's own).
         repeated: random tokens on which an eviction method may judge the heads; see `make_eviction`.
@@ -234,7 +232,7 @@ def perplexity(args: Namespace, settings: Perplexity, mamba: Mamba, window: Wind
 
 @stage(
     "find keys in a long text, by depth and length, with a full or a smaller cache",
-    *(measured, ARTICLES),
+    *(*SUBJECT, ARTICLES),
     rows="one row a prompt",
     metrics=[Metric("accuracy", "correct", over="queries", by=["method", "setting", "task"])],
     device="computes",
@@ -264,7 +262,7 @@ def _in_articles(
 
 @stage(
     "answer questions about documents that were read before, with a full or a smaller cache",
-    *(measured, ARTICLES),
+    *(*SUBJECT, ARTICLES),
     rows="one row a question",
     metrics=[Metric("accuracy", "correct", over="queries", by=["method", "setting", "length", "known"])],
     device="computes",
@@ -278,7 +276,7 @@ def turns(args: Namespace, settings: Turns, change: Change) -> "pd.DataFrame":
 
 @stage(
     "likelihood of the text after a prompt, with a full or a smaller cache",
-    *(measured, ARTICLES),
+    *(*SUBJECT, ARTICLES),
     rows="one row a window and 32 positions",
     metrics=[
         Metric("perplexity", "negative_log_likelihood", over="tokens", by=["method", "setting"], of=perplexity_of),
@@ -315,7 +313,7 @@ def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd
 
 @stage(
     "lm-eval tasks of a trained model, converted or not",
-    *(measured, ARTICLES),
+    *(*SUBJECT, ARTICLES),
     rows="one row a metric",
     metrics=[Metric("lm_eval", "value", by=["task", "metric"])],
     device="computes",
@@ -353,7 +351,7 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
 
 @stage(
     "generation quality h_gq on HashHop, with a full or a smaller cache",
-    measured,
+    *SUBJECT,
     rows="one row a sample",
     metrics=[Metric("h_gq", "correct", over="hops", by=by) for by in (["variant"], ["method", "setting", "variant"])],
     device="computes",
@@ -380,7 +378,7 @@ def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask, cha
 
 @stage(
     "generation quality h_gq on HashHop at other lengths and hops",
-    measured,
+    *SUBJECT,
     rows="one row a sample",
     metrics=[Metric("h_gq", "correct", over="hops", by=["setting", "hops", "size", "variant"])],
     device="computes",

@@ -1,16 +1,16 @@
 """Stages that train models on text: continual training, and recovery by a recipe, with curves of quality."""
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
-from recurformer.cli.resumable import arm_of, train_and_keep, trained
+from recurformer.cli.resumable import TRAINED, arm_of, train_and_keep
 from recurformer.cli.stage import (
     ARTICLES,
     COUNT,
+    Argument,
     InputPath,
     Metric,
     OutputPath,
@@ -36,21 +36,18 @@ QUALITY = (Metric("perplexity", "negative_log_likelihood", of=perplexity_of), Me
 """Final metrics of a recovery curve."""
 
 
-def curve(required: bool) -> Callable[[ArgumentParser], None]:
+def curve(required: bool) -> list[Argument]:
     """The text that is learnt from and measured on, and the file of the curve."""
-
-    def add(parser: ArgumentParser) -> None:
-        ARTICLES(parser)
-        parser.add_argument("--tokens", type=COUNT, required=True, help="length of a window")
-        parser.add_argument(
-            "--recovery", type=OutputPath, required=required, help="CSV file to write: quality while the model learns"
-        )
-        parser.add_argument(
+    recovery = "CSV file to write: quality while the model learns"
+    return [
+        ARTICLES,
+        argument("--tokens", type=COUNT, required=True, help="length of a window"),
+        argument("--recovery", type=OutputPath, required=required, help=recovery),
+        argument(
             "--held-out", type=COUNT, default=16, help="validation windows for each point of the curve (default: 16)"
-        )
-        parser.add_argument("--halvings", type=COUNT, default=7, help="points of the curve (default: 7)")
-
-    return add
+        ),
+        argument("--halvings", type=COUNT, default=7, help="points of the curve (default: 7)"),
+    ]
 
 
 def curve_of(
@@ -98,7 +95,7 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, mixer: str) -> Non
     "continual training on text",
     checkpoint("folder of the model to train"),
     argument("--original", type=InputPath, help="with --recovery: folder of the model before any change"),
-    *(curve(required=False), trained),
+    *(*curve(required=False), *TRAINED),
     device="computes",
 )
 def train(args: Namespace, settings: Training, distributed: Distributed) -> dict[str, float]:
@@ -133,11 +130,11 @@ def train(args: Namespace, settings: Training, distributed: Distributed) -> dict
     "conversion and recovery by a recipe other than the paper's",
     checkpoint("folder of the original"),
     argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
-    curve(required=True),
+    *curve(required=True),
     argument(
         "--layer-errors", type=OutputPath, required=True, help="CSV file to write: error of the closed form, by layer"
     ),
-    trained,
+    *TRAINED,
     device="computes",
 )
 def recover(args: Namespace, settings: Training, recipe: Recipe, mamba: Mamba) -> dict[str, float]:

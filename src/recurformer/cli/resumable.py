@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -36,17 +36,16 @@ CHECKPOINTS = argument(
 )
 
 
-def trained(parser: ArgumentParser) -> None:
-    """Files and names of a training run."""
-    parser.add_argument("trained", type=OutputFolder, help="folder to write")
-    METRICS(parser)
-    CHECKPOINTS(parser)
-    NAME(parser)
-    parser.add_argument("--beta", type=BETA, default=0.0, help="fraction of heads replaced, for the measurements")
-    parser.add_argument(
-        "--arm", help="name of the recipe in the measurements (default: original where beta is 0, else paper)"
-    )
-    seed("the samples")(parser)
+TRAINED = (
+    argument("trained", type=OutputFolder, help="folder to write"),
+    METRICS,
+    CHECKPOINTS,
+    NAME,
+    argument("--beta", type=BETA, default=0.0, help="fraction of heads replaced, for the measurements"),
+    argument("--arm", help="name of the recipe in the measurements (default: original where beta is 0, else paper)"),
+    seed("the samples"),
+)
+"""Files and names of a training run."""
 
 
 def arm_of(args: Namespace) -> str:
@@ -124,7 +123,7 @@ def train_and_keep(
     Of several processes only the first one writes and returns something.
 
     Args:
-        args: with those of `trained`.
+        args: those of `TRAINED`.
         model: that `learn` trains in place.
         tokenizer: saved with it.
         learn: trains, given the folder for its state; returns final metrics beside those of the log.

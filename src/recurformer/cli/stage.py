@@ -91,7 +91,7 @@ def paths_of(args: Namespace, kind: type[P]) -> list[P]:
 
 
 Argument = Callable[[ArgumentParser], object]
-"""Adds one argument, or several, to the parser of a stage."""
+"""Adds one argument to the parser of a stage."""
 Device = Literal["computes", "copies", "counts"]
 """`computes`: has a GPU for itself where there are any; `copies`: only changes weights, and leaves GPUs to others;
 `counts`: makes models or goes through them without computing."""

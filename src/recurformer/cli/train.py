@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.checkpoints import device, open_model, open_tokenizer
-from recurformer.cli.resumable import CHECKPOINTS, METRICS, keep_metrics, resumable_run, train_and_keep, trained
+from recurformer.cli.resumable import CHECKPOINTS, METRICS, TRAINED, keep_metrics, resumable_run, train_and_keep
 from recurformer.cli.stage import BETA, RATE, Metric, argument, checkpoint, rows_argument, seed, stage, write_rows
 from recurformer.study import Distributed, HashHopTask, Mamba, MqarTask, Training
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@stage("training on HashHop", checkpoint("folder of the model to train"), trained, device="computes")
+@stage("training on HashHop", checkpoint("folder of the model to train"), *TRAINED, device="computes")
 def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distributed: Distributed) -> dict[str, float]:
     """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
     from recurformer.data.hashhop import hashhop_dataset
