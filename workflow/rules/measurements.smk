@@ -63,11 +63,13 @@ MEASUREMENTS = {
         if RECOVERY
         else []
     ),
-    "compared_recovery": (
-        papers_files("recovery.csv", ABLATIONS["language"]["backbones"])
-        + measurements_of("language", trained_on_text, "recovery.csv")
-        if RECOVERY and ABLATIONS["language"]["trained"]
-        else []
+    "compared_recovery": list(
+        dict.fromkeys(
+            papers_files("recovery.csv", ABLATIONS["language"]["backbones"])
+            + measurements_of("language", trained_on_text, "recovery.csv")
+            if RECOVERY and LEARNS_TEXT.issuperset(ABLATIONS["language"]["backbones"])
+            else []
+        )
     ),
     "layer_errors": recovered_files("layer_errors.csv", EQUAL_BYTES),
     "recovered_needle": measurements_of("language", recovering, "needle.csv"),
@@ -160,7 +162,7 @@ def used_by(*parts):
 
 
 def files_of(kinds):
-    return list(dict.fromkeys(file for kind in kinds for file in MEASUREMENTS[kind]))
+    return [file for kind in kinds for file in MEASUREMENTS[kind]]
 
 
 def measurements_behind(group):
