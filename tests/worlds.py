@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from recurformer.claims import THIS_STUDY, Evidence
+from recurformer.claims.evidence import THIS_STUDY, Evidence
 from recurformer.paper import (
     BACKBONE_LABELS,
     CACHE_LENGTHS,

@@ -5,7 +5,8 @@ from functools import cache
 
 import pandas as pd
 
-from recurformer.claims import Missing, all_claims
+from recurformer.claims.evidence import Missing
+from recurformer.claims.ledger import all_claims
 from tests.worlds import frames, world
 
 CLAIMS = {claim.id: claim for claim in all_claims()}

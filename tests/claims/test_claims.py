@@ -3,9 +3,8 @@
 import pytest
 from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, TESTED, ideal, judged, mutations_of
 
-from recurformer.claims import decide
 from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, fact_of
-from recurformer.claims.ledger import REVIEWER
+from recurformer.claims.ledger import REVIEWER, decide
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures_ablations import ABLATIONS
 from tests.worlds import world

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, ideal, with_column
 
-from recurformer.claims import decide, make_ledger
 from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding
 from recurformer.claims.comparisons import Comparison, judge_comparisons
-from recurformer.claims.ledger import from_recordings
+from recurformer.claims.ledger import decide, from_recordings, make_ledger
 from recurformer.claims.numbers import quality
 from recurformer.data.interval import Estimate
 from recurformer.paper import CELLS, NUMBERS

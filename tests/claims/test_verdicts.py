@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from mutated_worlds import CLAIMS, ideal, recurformer_rows
 
-from recurformer.claims import Missing, decide
 from recurformer.claims.claim import OPEN
+from recurformer.claims.evidence import Missing
+from recurformer.claims.ledger import decide
 from recurformer.results.words import CONSISTENT, CONTRADICTED, FAILS_SMALL, NOT_RUN, REPRODUCED, UNDECIDED
 from tests.worlds import world
 

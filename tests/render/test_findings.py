@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
+from recurformer.claims.ledger import all_claims
 from recurformer.data.interval import mean_interval
 from recurformer.data.sizes import PUBLISHED
 from recurformer.heads.select import replaced_count

@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from recurformer.claims import THIS_STUDY, evidence_of, make_ledger
+from recurformer.claims.evidence import THIS_STUDY, evidence_of
+from recurformer.claims.ledger import make_ledger
 from recurformer.render.figures import FIGURES
 from recurformer.render.page import claims_markdown, claims_page
 from recurformer.render.style import save_figure

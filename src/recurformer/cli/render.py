@@ -68,19 +68,19 @@ def call_renderer(
 )
 def table(args: Namespace) -> None:
     """Render a table, of the paper or of its reviewers' questions, from measurement files."""
-    from recurformer.claims import THIS_STUDY, all_claims, evidence_of, make_ledger, read_recordings
-    from recurformer.claims.ledger import from_recordings, hardware_of, reviewer_questions, runs_beneath
+    from recurformer.claims import ledger
+    from recurformer.claims.evidence import THIS_STUDY, evidence_of, read_recordings
     from recurformer.render.tables import TABLES
     from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table
     from recurformer.results.frames import packed_frames, read_frames, recordings
 
     frames = read_frames(args.measurements)
-    claims = [claim for claim in all_claims() if claim.id.startswith(f"{args.table}/")]
+    claims = [claim for claim in ledger.all_claims() if claim.id.startswith(f"{args.table}/")]
     evidence = [evidence_of(THIS_STUDY, frames), *read_recordings(args.recorded, frames)] if claims else []
-    decisions = make_ledger(args.study, evidence, claims).decisions
+    decisions = ledger.make_ledger(args.study, evidence, claims).decisions
     gpus = {pack: gpus_of(packed(pack).values()) for pack in recordings(args.recorded)}
-    renderers: dict[str, Callable[..., Any]] = {**TABLES, "reviewer_questions": reviewer_questions}
+    renderers: dict[str, Callable[..., Any]] = {**TABLES, "reviewer_questions": ledger.reviewer_questions}
     rendered = call_renderer(
         args.table,
         renderers,
@@ -90,9 +90,9 @@ def table(args: Namespace) -> None:
     )
     if args.table == "reviewer_questions":
         rendered = questions_table(rendered)
-    hardware = hardware_of(runs_beneath(args.measurements))
+    hardware = ledger.hardware_of(ledger.runs_beneath(args.measurements))
     rendered = rendered.measured_by(args.study, hardware, runs_behind(args.measurements))
-    rendered = replace(rendered, notes=(*rendered.notes, *from_recordings(decisions)))
+    rendered = replace(rendered, notes=(*rendered.notes, *ledger.from_recordings(decisions)))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)
@@ -158,8 +158,8 @@ def read_ledger(path: str) -> dict[str, Any]:
 )
 def claims(args: Namespace) -> dict[str, int]:
     """Decide, or count, and show the verdicts; the number of claims of each."""
-    from recurformer.claims import THIS_STUDY, evidence_of, make_ledger, read_recordings
-    from recurformer.claims.ledger import from_recordings
+    from recurformer.claims.evidence import THIS_STUDY, evidence_of, read_recordings
+    from recurformer.claims.ledger import from_recordings, make_ledger
     from recurformer.render.page import claims_markdown, claims_page
     from recurformer.results.frames import read_frames
     from recurformer.results.words import MARKS

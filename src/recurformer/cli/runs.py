@@ -107,7 +107,7 @@ def _calls(record: Mapping[str, Any]) -> str:
 
 def _judge_of(target: str) -> str:
     """File and line of the function that decides the claim of this name, if there is such a claim."""
-    from recurformer.claims import all_claims
+    from recurformer.claims.ledger import all_claims
 
     return next((_code(claim.judge) for claim in all_claims() if claim.id == target and claim.judge), "")
 
