@@ -25,7 +25,6 @@ from recurformer.paper import (
     SETTINGS,
 )
 from recurformer.results.frames import COLUMNS
-from recurformer.results.learned import TRAINED
 from recurformer.results.scores import METHODS
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -40,6 +39,9 @@ FURTHER = {
     "baseline": ["distances"],
     "influence": ["norm", "samples"],
     "continuation": ["divergence", "recalled", "recalled_likelihood"],
+TRAINED = {"metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "continuation",
+    "positions", "ablation_lm_eval"}  # fmt: skip
+"""Kinds whose rows say how the training of their model ended."""
 }  # fmt: skip
 """Kind -> columns besides those that renderers read."""
 

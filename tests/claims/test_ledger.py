@@ -135,11 +135,6 @@ def test_a_mixer_that_was_not_trained_to_its_end_is_no_rival(change, verdict, wh
     assert (decision.verdict, why in decision.reason) == (verdict, True)
 
 
-def test_what_no_training_stands_behind_has_not_flattened():
-    with pytest.raises(ValueError, match="no training is known for cache measurements"):
-        world(ideal()).flattened("cache")
-
-
 @pytest.mark.parametrize(
     ("claim", "kind", "setting", "value"),
     [

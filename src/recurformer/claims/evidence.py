@@ -12,7 +12,7 @@ from recurformer.paper import BACKBONE_LABELS, SETTINGS, WINDOWS, label
 from recurformer.records import read_record, record_of
 from recurformer.results.cells import ranked_by_profile
 from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require
-from recurformer.results.learned import TRAINED, largest_fall, why_undecided
+from recurformer.results.learned import largest_fall, why_undecided
 from recurformer.results.scores import Measure, compared_subjects, papers_method, scores
 
 THIS_STUDY = "this study"
@@ -94,13 +94,7 @@ class Evidence:
     def still_learning(self, kind: str, **where: object) -> str:
         """Why some trainings may not have learned all that they could: the loss of one of them still falls, or its log
         is not known; empty where all have flattened.
-
-        Raises:
-            ValueError: measurements of this kind say nothing about a training.
         """
-        if kind not in TRAINED:
-            known = ", ".join(sorted(TRAINED))
-            raise ValueError(f"no training is known for {kind} measurements; it is for: {known}")
         rows = self.rows(kind, **where)
         for key, arm in groups(rows, [key for key in ("model", "beta") if key in rows]):
             if reason := why_undecided(largest_fall(arm)):

@@ -35,12 +35,6 @@ few or scattered points may have flattened, but does not show it."""
 FALL = "fall"
 """Column of that end, in every row that a trained model gave."""
 
-TRAINED = frozenset({
-    "metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "continuation",
-    "positions", "ablation_lm_eval",
-})  # fmt: skip
-"""The kinds of measurements that trained models give."""
-
 
 def needed_h_gq(model: str) -> float:
     """Lowest h_gq of an original at which what was made of it is compared with it: `LEARNED`, or what the paper prints
