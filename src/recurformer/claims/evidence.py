@@ -72,8 +72,6 @@ class Evidence:
         for column, value in where.items():
             if frame.empty:
                 break
-            if column not in frame:
-                raise Missing(f"{kind} measurements without the column {column}")
             frame = frame[frame[column].isin(value if isinstance(value, list) else [value])]
         if frame.empty:
             wanted = ", ".join(f"{column} {value}" for column, value in where.items())
@@ -119,41 +117,36 @@ class Evidence:
         Raises:
             Missing: there is no such measurement.
         """
-        try:
-            measured = list(dict.fromkeys(self.rows(kind, **where)["model"]))
-        except Missing:
-            raise Missing(f"no {kind} measurements") from None
-        named = list(named)
+        measured, named = list(self.rows(kind, **where)["model"].unique()), list(named)
         return named if set(named) <= set(measured) else measured
 
-    def _values(self, rows: Rows, column: str) -> dict[str, set[Any]]:
-        """What some rows of each kind have in a column, where they have it."""
-        known = {kind: self.frames[kind][column] for kind in rows if column in self.frames[kind]}
-        return {kind: set(values.loc[list(dict.fromkeys(rows[kind]))].unique()) for kind, values in known.items()}
+    def _values(self, rows: Rows, column: str) -> set[Any]:
+        """What some rows of all kinds have in a column, where they have it."""
+        known = (kind for kind in rows if column in self.frames[kind])
+        return set().union(*(self.frames[kind].loc[[*dict.fromkeys(rows[kind])], column].unique() for kind in known))
 
     def files(self, rows: Rows) -> list[str]:
         """The files of some rows, in order."""
-        return sorted(set().union(*self._values(rows, "file").values()))
+        return sorted(self._values(rows, "file"))
 
     def runs(self, rows: Rows) -> list[str]:
         """The runs that wrote some rows, as far as they are known, in order."""
-        return sorted(set().union(*self._values(rows, "run").values()) - {""})
+        return sorted(self._values(rows, "run") - {""})
 
     def seeds(self, rows: Rows) -> set[int]:
         """The seeds of the trainings behind some rows."""
-        seeds = self._values({kind: labels for kind, labels in rows.items() if kind not in UNTRAINED}, "seed")
-        return set(map(int, set().union(*seeds.values())))
+        of_trainings = {kind: labels for kind, labels in rows.items() if kind not in UNTRAINED}
+        return set(map(int, self._values(of_trainings, "seed")))
 
     def at_paper_scale(self, rows: Rows, models: Collection[str], samples: int) -> bool:
         """Whether some rows are of all the paper's models that a claim is about, or of a block as wide as one of them,
         over as many windows of text as the paper's, and at its sizes.
         """
-        measured = self._values(rows, "model")
-        known = set().union(*measured.values())
+        known = self._values(rows, "model")
         enough = known & set(BACKBONE_LABELS) if ONE_MODEL & set(rows) else set(models) <= known
-        wide = set().union(*self._values(rows, "width").values()) <= WIDTHS
         windows = all(samples >= WINDOWS[kind] for kind in rows if kind in WINDOWS)
-        return bool(enough or not measured) and wide and windows and self.at_paper_sizes(rows)
+        wide = self._values(rows, "width") <= WIDTHS
+        return bool(enough or not known) and wide and windows and self.at_paper_sizes(rows)
 
     def at_paper_sizes(self, rows: Rows) -> bool:
         """Whether the runs behind the files of some rows had the sizes of the paper.

@@ -61,8 +61,7 @@ def judge_of(entry: Entry, **about: object) -> Judge | None:
         return None
     module, _, name = entry.judge.partition(".")
     judge: Callable[..., Finding] = getattr(JUDGES[module], name)
-    given = {**entry.parameters, **about}
-    return partial(judge, **given) if given else judge
+    return partial(judge, **entry.parameters, **about)
 
 
 def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: Judge | None, **words: Any) -> Claim:
