@@ -34,7 +34,6 @@ FURTHER = {
     "complexity": ["operations"],
     "cache": ["ranking", "kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
-    "pyramidinfer": ["source"],
     "hashhop": ["distances", "beta"],
     "baseline": ["distances"],
     "influence": ["norm", "samples"],
@@ -75,7 +74,7 @@ def cache() -> Rows:
 def pyramidinfer() -> Rows:
     for cell in _cells(2, *CACHE_LENGTHS):
         if cell.method == "PyramidInfer":
-            yield cell.model, CACHE_LENGTHS[cell.quantity], cell.value, "counted"
+            yield cell.model, CACHE_LENGTHS[cell.quantity], cell.value
 
 
 def memory() -> Rows:

@@ -9,7 +9,6 @@ import pandas as pd
 
 from recurformer.claims.claim import ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labels
-from recurformer.claims.numbers import pyramidinfer_ratio
 from recurformer.paper import (
     BACKBONE_LABELS,
     CACHE_LENGTHS,
@@ -134,7 +133,7 @@ def similar(evidence: Evidence, models: Sequence[str], near: float) -> Finding:
     where = {"model": model, "unit": "kv_group", "beta": BETAS[model]}
     caches = [evidence.rows("cache", **where, length=length) for length in lengths]
     others = [evidence.rows("pyramidinfer", model=model, length=length) for length in lengths]
-    pairs = [(float(rows["ratio"].iloc[0]), pyramidinfer_ratio(of)) for rows, of in zip(caches, others, strict=True)]
+    pairs = [[float(rows["ratio"].iloc[0]) for rows in both] for both in zip(caches, others, strict=True)]
     text = "; ".join(f"RecurFormer {one:.4f}, PyramidInfer {other:.4f}" for one, other in pairs)
     holds = max(abs(one - other) for one, other in pairs) <= near
     return Finding(holds, f"{label(model)}: {text}", {"cache": labels(caches), "pyramidinfer": labels(others)})

@@ -21,7 +21,6 @@ from recurformer.results.cells import (
     longest_values,
     perplexity_values,
     pyramidinfer_quality,
-    pyramidinfer_values,
     quality_values,
     settings_of,
 )
@@ -47,14 +46,6 @@ def growth(evidence: Evidence, allowed: float, cell: PrintedCell = MAMBAS_CACHE)
     return Finding(holds, f"exponent {number(exponent, 2)}", {"complexity": rows.index})
 
 
-def pyramidinfer_ratio(rows: pd.DataFrame) -> float:
-    """The counted cache of PyramidInfer over the original's; a size computed from the printed setting is none."""
-    cell = pyramidinfer_values(rows).iloc[0]
-    if cell["status"] == "computed":
-        raise Missing(f"computed only ({number(cell['ours'], 4)} from the printed setting), no cache counted")
-    return float(cell["ours"])
-
-
 def _caches(evidence: Evidence, cell: PrintedCell) -> tuple[str, pd.DataFrame]:
     """Kind and rows of the caches of a cell."""
     length = CACHE_LENGTHS[cell.quantity]
@@ -66,7 +57,7 @@ def _caches(evidence: Evidence, cell: PrintedCell) -> tuple[str, pd.DataFrame]:
 def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
     """The ratios of one cell by the unit of selection, kv_group before head."""
     if kind == "pyramidinfer":
-        return pd.Series({kind: pyramidinfer_ratio(rows)})
+        return pd.Series({kind: float(rows["ratio"].iloc[0])})
     return cache_values(rows).set_index("setting")["ours"].sort_index(ascending=False)
 
 

@@ -55,7 +55,7 @@ REASONS = {
     "cs_10k": "caches of 10,240 tokens were not counted in this study",
     "cs_60k": "caches of 61,440 tokens were not counted in this study",
 }
-ORIGINS = {"model": " by model", "computed": " computed", AT_LEAST: " or more"}
+ORIGINS = {"model": " by model", AT_LEAST: " or more"}
 """Status of a value -> words beside it: it was not measured, or not to its end."""
 HEADINGS = {**LAYOUTS, "head": "unit head"}
 """Settings that a recording of a GPU names by other words."""

@@ -120,14 +120,9 @@ def cache_values(cache: pd.DataFrame, status: str = "counted") -> pd.DataFrame:
 
 
 def pyramidinfer_values(pyramidinfer: pd.DataFrame) -> pd.DataFrame:
-    """Caches of PyramidInfer over those of the original; rows without a source were computed, not counted."""
-    lengths = {length: quantity for quantity, length in CACHE_LENGTHS.items()}
+    """Caches of PyramidInfer over those of the original."""
     rows = require(pyramidinfer, "pyramidinfer")
-    rows = rows[rows["length"].isin(lengths)].drop(columns="beta", errors="ignore")
-    return _cells(
-        rows, quantity=rows["length"].map(lengths), setting=SETTINGS["cs_10k"][0],
-        ours=rows["ratio"].astype(float), status=rows.get("source", "computed"),
-    )  # fmt: skip
+    return cache_values(rows.assign(unit=SETTINGS["cs_10k"][0], beta=math.nan))
 
 
 def quality_values(hashhop: pd.DataFrame) -> pd.DataFrame:
