@@ -31,18 +31,17 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}
 CELL = {(cell.table, cell.model, cell.method, cell.part, cell.beta, cell.quantity): cell for cell in CELLS}
 FURTHER = {
-    "complexity": ["operations"],
     "cache": ["ranking", "kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
     "hashhop": ["distances", "beta"],
     "baseline": ["distances"],
-    "influence": ["norm", "samples"],
+    "influence": ["samples"],
     "continuation": ["divergence", "recalled", "recalled_likelihood"],
+}  # fmt: skip
+"""Kind -> columns besides those that renderers read."""
 TRAINED = {"metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "continuation",
     "positions", "ablation_lm_eval"}  # fmt: skip
 """Kinds whose rows say how the training of their model ended."""
-}  # fmt: skip
-"""Kind -> columns besides those that renderers read."""
 
 Rows = Iterator[tuple]
 
@@ -55,7 +54,7 @@ def complexity() -> Rows:
     for (phase, mixer, quantity), exponent in EXPONENTS.items():
         for length in (1024, 4096, 16384):
             each = 1000 if mixer == "attention" else 10
-            yield mixer, phase, quantity, length, each * length**exponent, 4096, each * length
+            yield mixer, phase, quantity, length, each * length**exponent, each * length, 4096
 
 
 def cache() -> Rows:

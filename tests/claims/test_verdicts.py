@@ -232,9 +232,6 @@ CASES = [
         "no prefill and decoding"),
     ("text/inference-efficiency", "bench", lambda f: f[(f["tokens"] > 1024) ^ (f["topic"] == "decode")], NOT_RUN,
         "of one length"),
-    ("figure2/value-norm", "sink", lambda f: f[f["quantity"] != "value_norm_l1"], NOT_RUN, "no L1 norms"),
-    ("figure2/value-norm", "sink", lambda f: f[f["quantity"] != "value_norm"], NOT_RUN, "no L2 norms"),
-    ("figure2/value-norm", "sink", lambda f: f[f["quantity"] != "attention"], REPRODUCED, ""),
     # equal bytes: who loses may still learn, but a window that is nearer without training has won
     ("reviewer/equal_bytes", "recovery", flattened, REPRODUCED, "after 1,000,000 tokens: Mamba state 0.035"),
     ("reviewer/equal_bytes", "recovery", lambda f: f, UNDECIDED, "still fell by 6.90 nats"),

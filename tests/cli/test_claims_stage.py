@@ -9,23 +9,25 @@ import pytest
 from recurformer.cli.main import main
 from recurformer.cli.study import write_recording
 from recurformer.records import run_record
+from recurformer.results.frames import COLUMNS
+from tests.worlds import complexity
 
 CELL = "table1/generation/mamba/cache_size"
 
 
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
-    """Writes growth measurements of a Mamba block and a model of the paper's sizes, with their run record."""
+    """Writes growth measurements at the paper's sizes, with their run record; Mamba's cache has a growth of its own."""
     monkeypatch.chdir(tmp_path)
 
-    def write(folder: str, power: int = 0, d_state: int = 16) -> str:
+    def write(folder: str, power: int = 0) -> str:
         path = tmp_path / folder / "complexity.csv"
         path.parent.mkdir(parents=True)
-        rows = [("mamba", "generation", "cache_size", length, 1000 * length**power) for length in (1024, 4096)]
-        settings = {"mamba_d_state": str(d_state), "mamba_d_conv": "4", "mamba_expand": "2", "mamba_dt_rank": "256"}
+        rows = pd.DataFrame(complexity(), columns=COLUMNS["complexity"])
+        is_cell = (rows[["phase", "mixer", "quantity"]] == CELL.split("/")[1:]).all(axis=1)
+        settings = {"mamba_d_state": "16", "mamba_d_conv": "4", "mamba_expand": "2", "mamba_dt_rank": "256"}
         with run_record(path.with_name("complexity.run.json"), "complexity", [], settings, outputs=[path]):
-            columns = ["mixer", "phase", "quantity", "length", "bytes"]
-            pd.DataFrame(rows, columns=columns).assign(width=4096).to_csv(path, index=False)
+            rows.assign(bytes=rows["bytes"] * rows["length"] ** (power * is_cell)).to_csv(path, index=False)
         return str(path)
 
     return write

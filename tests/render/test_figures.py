@@ -246,8 +246,3 @@ def test_figure6_has_layers_downwards_and_one_scale(crowded):
 def test_doubled_rows_are_refused(measurements, name, kind):
     with pytest.raises(ValueError, match="several rows for one query and key"):
         FIGURES[name](pd.concat([measurements[kind], measurements[kind]]))
-
-
-def test_weights_of_zero_cannot_be_shown_on_a_logarithmic_scale(measurements):
-    with pytest.raises(ValueError, match="needs a positive value"):
-        FIGURES["figure5"](measurements["attention_map"].assign(weight=0.0))

@@ -132,8 +132,7 @@ def long_range(evidence: Evidence) -> Finding:
     A link is tried once the hashes before it are right. Far: beyond the median distance of the tried links.
     """
     quality, about = _hashhop(evidence)
-    if "distances" not in (rows := evidence.rows("hashhop", model=list(quality), variant="official")):
-        raise Missing("the distances between linked pairs were not measured")
+    rows = evidence.rows("hashhop", model=list(quality), variant="official")
     texts, drops = [], []
     for model in quality:
         beta = BETAS.get(model, DEFAULT_BETA)
@@ -212,8 +211,6 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, Rows]:
     """
     rows = evidence.rows("perplexity", model=evidence.models("perplexity"), split="validation")
     wide = perplexity_values(rows).pivot(index=["model", "beta"], columns="stage", values="ours")
-    if not {"before", "converted", "trained"} <= set(wide):
-        raise Missing("perplexities before conversion, after it and after training are needed")
     if wide["before"].max() > KNOWS_LANGUAGE:
         raise Undecided(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
     betas = wide.index.get_level_values("beta")

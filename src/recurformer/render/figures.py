@@ -343,7 +343,7 @@ def figure5(attention_map: pd.DataFrame) -> Figure:
     The first token is part of the attention but not of the view, as in the paper.
 
     Raises:
-        ValueError: a level is missing, several heads at one level, or no positive weight.
+        ValueError: a level is missing, or several heads at one level.
     """
     require(attention_map, "attention_map")
     models = {model: rows[rows["key"] > 0] for model, rows in by_model(attention_map)}

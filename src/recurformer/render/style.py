@@ -143,13 +143,8 @@ def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
 def log_norm(*matrices: np.ndarray) -> LogNorm:
     """A logarithmic colour scale of six powers of ten down from the largest value of all matrices; what is smaller
     takes its lowest colour. Where a first token gets nearly all attention, the others' weights are that small.
-
-    Raises:
-        ValueError: no positive value.
     """
-    highest = max(float(np.nanmax(matrix, initial=0.0)) for matrix in matrices)
-    if highest <= 0:
-        raise ValueError("a logarithmic colour scale needs a positive value, the weights are all 0")
+    highest = max(float(np.nanmax(matrix)) for matrix in matrices)
     return LogNorm(highest * 10.0**-6, highest, clip=True)
 
 
