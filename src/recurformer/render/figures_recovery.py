@@ -52,7 +52,7 @@ def _first_model(recovery: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 def _places(curves: pd.DataFrame) -> dict[str, int]:
     """The arms in the order in which they are drawn."""
-    present = set(curves["arm"])
+    present = dict.fromkeys(curves["arm"])
     return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *present]) if arm in present)}
 
 
