@@ -1,7 +1,6 @@
 """How quality recovers by tokens seen, and at equal bytes."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,9 +23,8 @@ from recurformer.results.learned import (
     state_bytes,
     untrained,
 )
-from recurformer.results.scores import PAPERS_SELECTOR, method_label
+from recurformer.results.scores import PAPERS_SELECTOR, method_label, subject_of
 from recurformer.study.ablations import COMMON_BETA
-from recurformer.study.subject import Subject
 
 CACHE = f"bytes_{LENGTHS[0]}"
 RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity, over the original's"}
@@ -304,13 +302,6 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
     return figure
 
 
-def _subject(arm: str) -> dict[str, Any]:
-    """Family, method and ranking of an arm: the paper's, another recipe's, or the path of its subject."""
-    named = {"original": Subject("original_trained"), "paper": Subject("heads", "mamba", PAPERS_SELECTOR)}
-    subject = named.get(arm) or (Subject.parse(arm) if "/" in arm else Subject("recovered", arm))
-    return {key: value for key, value in subject.columns(PAPERS_SELECTOR).items() if key in ("family", "method", "by")}
-
-
 @styled
 def tradeoff(recovery: pd.DataFrame) -> Figure:
     """A row a model, a line a method that was trained after the change: held-out perplexity, over that of the original
@@ -327,7 +318,8 @@ def tradeoff(recovery: pd.DataFrame) -> Figure:
     panels = figure.subplots(len(models), 2, squeeze=False, sharey="row")
     for (model, rows), (by_bytes, by_minutes) in zip(models, panels, strict=True):
         points = _over_original(rows, rows.loc[rows["arm"] == "original", "tokens"].max())
-        points = points[points["tokens"] > 0].join(pd.DataFrame(map(_subject, points["arm"]), points.index))
+        columns = pd.DataFrame([subject_of(arm).columns(PAPERS_SELECTOR) for arm in points["arm"]], points.index)
+        points = points[points["tokens"] > 0].join(columns[["family", "method", "by"]])
         points = points[points["by"].isin(["", PAPERS_SELECTOR])].assign(minutes=points["seconds"] / 60)
         full = points.loc[points["arm"] == "original", CACHE].iloc[0]
         ends = []

@@ -9,7 +9,7 @@ from recurformer.paper import label
 from recurformer.render.table import Line, Table
 from recurformer.results.frames import COLUMNS, groups, models_in_order, records, runs_of
 from recurformer.results.learned import CURVE, LENGTHS, arm_label, last_points, recovery_points, untrained
-from recurformer.results.scores import CONTINUATION, PASSKEY, identified, of
+from recurformer.results.scores import CONTINUATION, PASSKEY, identified, of, subject_of
 from recurformer.results.words import NOT_RUN, NOTHING, estimated, number
 
 LM_EVAL = "ablation_lm_eval"
@@ -80,15 +80,11 @@ def _measured_on(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame
     """The rows of a kind of the ablations that were measured on the model of a run."""
     if rows is None:
         return pd.DataFrame(columns=COLUMNS[kind])
-    family, method = {"original": ("original", "full"), "paper": ("mixer", "mamba")}.get(
-        run.arm, ("recovered", run.arm)
-    )
-    measured = identified(rows, kind)
-    fraction = (measured["setting"] - run.beta).abs() < 1e-6 if run.beta else True
-    chosen = (
-        (measured["model"] == run.model) & (measured["family"] == family) & (measured["method"] == method) & fraction
-    )
-    return measured[chosen & (measured["trained"] == (run.tokens > 0)) & (measured["seed"] == run.seed)]
+    measured, columns = identified(rows, kind), subject_of(run.arm).columns()
+    about = {"model": run.model, "family": columns["family"], "method": columns["method"], "seed": run.seed,
+        "trained": run.tokens > 0}  # fmt: skip
+    chosen = (measured[list(about)] == list(about.values())).all(axis=1)
+    return measured[chosen & ((measured["setting"] - run.beta).abs() < 1e-6 if run.beta else True)]
 
 
 def recovery_table(

@@ -16,6 +16,7 @@ from recurformer.paper import label
 from recurformer.results.frames import groups, require, require_values
 from recurformer.results.learned import FALL, KNOWS_LANGUAGE, LEARNED, largest_fall, needed_h_gq
 from recurformer.study.ablations import COMMON_BETA
+from recurformer.study.subject import Subject
 
 METHODS: dict[str, dict[str, str]] = {
     "original": {"full": "original"},
@@ -67,6 +68,12 @@ PASSKEY = "passkey"
 def method_label(family: str, method: str) -> str:
     """The printed name of a method; its name where it has none."""
     return METHODS.get(family, {}).get(method, method)
+
+
+def subject_of(arm: str) -> Subject:
+    """The subject that an arm of recovery is: the paper's, another recipe's, or that whose path names it."""
+    named = {"original": Subject("original_trained"), "paper": Subject("heads", "mamba", PAPERS_SELECTOR)}
+    return named.get(arm) or (Subject.parse(arm) if "/" in arm else Subject("recovered", arm))
 
 
 def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
