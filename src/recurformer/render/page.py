@@ -28,10 +28,10 @@ def render_page(template: str, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
-def _pipe(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    cells = [[cell(text) for text in row] for row in rows]
-    return tabulate(cells, headings, tablefmt="pipe", disable_numparse=True)
+def pipe(headings: Iterable[str], rows: Iterable[Sequence[str]], align: Sequence[str] | None = None) -> str:
+    """A table in Markdown; its columns are aligned to the "left" or the "right"."""
+    headings, *cells = [[cell(text) for text in row] for row in (headings, *rows)]
+    return tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
 
 
 Claim = Mapping[str, Any]

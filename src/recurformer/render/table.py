@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tabulate import tabulate
 
-from recurformer.render.page import render_page
+from recurformer.render.page import pipe, render_page
 from recurformer.render.registry import heading
-from recurformer.results.words import cell, counted, plain
+from recurformer.results.words import counted, plain
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
@@ -96,10 +95,8 @@ class Table:
 
     def to_markdown(self) -> str:
         """Heading, pipe table and notes."""
-        headings = [cell(f"{group} {heading}".strip()) for group, heading in self.columns]
-        cells = [[cell(text) for text in row] for row in self.rows]
-        align = ["left" if words else "right" for words in self.words]
-        body = tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
+        headings = [f"{group} {heading}".strip() for group, heading in self.columns]
+        body = pipe(headings, self.rows, ["left" if words else "right" for words in self.words])
         notes = "".join(f"- {plain(note)}\n" for note in self.notes)
         runs = f"\n<!-- runs: {' '.join(self.runs)} -->\n" if self.runs else ""
         return f"### {self.heading}. {plain(self.title)}\n\n{body}\n\n{notes}{runs}"
