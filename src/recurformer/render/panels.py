@@ -80,16 +80,12 @@ def look_of(method: Method) -> Series:
     return nth_look(colour, known.index(name) if name in known else len(known))
 
 
-def in_order(methods: set[Method]) -> list[Method]:
-    """Methods as they are drawn and listed: family by family."""
-    known = [(family, name) for family, names in METHODS.items() for name in names]
-    return [method for method in known if method in methods] + sorted(methods - set(known))
-
-
 def by_method(points: pd.DataFrame) -> list[tuple[Method, pd.DataFrame]]:
-    """The rows of each method, in the order in which methods are drawn and listed."""
+    """The rows of each method, in the order in which methods are drawn and listed: family by family."""
     by_name = dict(groups(points, ["family", "method"]))
-    return [(method, by_name[method]) for method in in_order(set(by_name))]
+    known = [(family, name) for family, names in METHODS.items() for name in names]
+    ordered = [*known, *sorted(set(by_name) - set(known))]
+    return [(method, by_name[method]) for method in ordered if method in by_name]
 
 
 def line_style(method: Method) -> dict[str, Any]:
@@ -179,8 +175,8 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
 def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]]:
     """The points of each method, trained and untrained apart."""
     for method, rows in by_method(points):
-        for trained in sorted(rows["trained"].unique()):
-            yield method, bool(trained), rows[rows["trained"] == trained]
+        for trained, of_training in groups(rows, "trained", sort=True):
+            yield method, trained, of_training
 
 
 def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series], str]) -> None:
