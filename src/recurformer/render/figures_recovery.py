@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from recurformer.paper import label
-from recurformer.render.panels import FAR, by_method, is_ours, line_style, name_lines
+from recurformer.render.panels import FAR, by_method, line_style, name_lines
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.learned import (
@@ -54,8 +54,8 @@ def _places(curves: pd.DataFrame) -> dict[str, int]:
     return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *present]) if arm in present)}
 
 
-def _means(points: pd.DataFrame, by: str, quantity: str) -> tuple[pd.Series, list[pd.Series]]:
-    """Means over seeds of a quantity by a column, and how far their intervals reach down and up."""
+def _means(points: pd.DataFrame, by: str | list[str], quantity: str) -> tuple[pd.Series, list[pd.Series]]:
+    """Means over seeds of a quantity by columns, and how far their intervals reach down and up."""
     means = points.groupby(by)[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
     mean, low, high = (means[column] for column in means)
     return mean, [mean - low, high - mean]
@@ -326,11 +326,10 @@ def tradeoff(recovery: pd.DataFrame) -> Figure:
         for method, of_method in by_method(points):
             style = line_style(method)
             last = last_points(of_method)
-            means, bars = _means(last, "beta", "perplexity")
-            by_bytes.errorbar(
-                last.groupby("beta")[CACHE].mean() / full, means, bars, **style, elinewidth=0.7, capsize=1.5
-            )
-            shown = of_method[of_method["beta"] == (COMMON_BETA if is_ours(method) else of_method["beta"].iloc[0])]
+            held = last.groupby(["arm", "beta"])[CACHE].mean() / full
+            by_bytes.errorbar(held, *_means(last, ["arm", "beta"], "perplexity"), **style, elinewidth=0.7, capsize=1.5)
+            arm, beta = (held - COMMON_BETA).abs().idxmin()
+            shown = of_method[(of_method["arm"] == arm) & (of_method["beta"] == beta)]
             course = shown.groupby("tokens")[["minutes", "perplexity"]].mean()
             by_minutes.plot("minutes", "perplexity", data=course, **style)
             end = (course["minutes"].iloc[-1], course["perplexity"].iloc[-1])
@@ -346,6 +345,6 @@ def tradeoff(recovery: pd.DataFrame) -> Figure:
         figure,
         "Left: at the end of the training, bars: 95 % interval over the held-out windows, of which each is compared "
         "with itself; of several seeds the mean. Points of a line are fractions of heads. Right: the course of the "
-        f"training at β = {COMMON_BETA:g}; what leaves the panel is farther off. All read equally many tokens.",
+        f"training, at the fraction whose cache is nearest to {COMMON_BETA:g}; what leaves the panel is farther off.",
     )
     return figure
