@@ -69,7 +69,7 @@ def _axis_of_tokens(axes: Axes, curves: pd.DataFrame) -> float:
     start = first / 3
     axes.set_xscale("log")
     axes.set_yscale("log")
-    powers = [10**power for power in range(1, 10) if first <= 10**power <= last]
+    powers = [10**power for power in range(1, 10) if first <= 10**power <= last] or [first, last]
     axes.set_xticks([start, *powers], ["0", *(f"{tokens:,}" for tokens in powers)])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.text(start * 3**0.5, 0, "//", transform=axes.get_xaxis_transform(), ha="center", va="center", fontsize=8)
