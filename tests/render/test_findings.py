@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import math
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
+from recurformer.claims.claim import ALLOWED_RATIO, INCONSISTENCIES, STATEMENTS
 from recurformer.claims.ledger import all_claims
 from recurformer.data.interval import mean_interval
 from recurformer.data.sizes import PUBLISHED
@@ -295,3 +297,48 @@ def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():
     assert f"the perplexity from {before:,.0f} to {after:.0f}; the original's is {original:.1f} after" in FINDINGS
     assert "measured exponents within 0.02 of the printed orders" in FINDINGS
     assert 0.01 < recorded("cpu", "table1").difference.abs().max() < 0.02
+
+
+SMALL = {"text-llama": "Text-Llama", "text-qwen2": "Text-Qwen2"}
+WORDS = {("original", 0.0): "the original", ("paper", 0.5): "β = 0.5", ("paper", 1.0): "β = 1"}
+
+
+def test_what_is_said_of_the_small_models_is_recorded():
+    """Every row of their table, the ratios on all pages, and that every training of the table was flat."""
+    pack = ROOT / "recorded/small"
+    rows, places = (pd.read_parquet(pack / f"measurements/{kind}.parquet") for kind in ("recovery", "positions"))
+    by = ["model", "arm", "beta", "seed"]
+    ends = rows[rows["tokens"] == rows.groupby(by)["tokens"].transform("max")].groupby(by)
+    perplexity = np.exp(ends["negative_log_likelihood"].mean())
+    held = ends["bytes_10240"].first()
+    places = places.assign(
+        beta=places["setting"].where(places["family"] != "original", 0.0),
+        third=np.searchsorted([223, 479], places["position"]),
+    )
+    sums = places.groupby(["model", "beta", "third"])[["negative_log_likelihood", "tokens"]].sum()
+    by_place = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
+    highest = dict.fromkeys([0.0, 0.5, 1.0], 0.0)
+    for model, (arm, beta) in product(SMALL, WORDS):
+        over = perplexity[model, arm, beta] / perplexity[model, "original", 0.0]
+        assert len(over) == 3
+        ratio, cache = (f"{over.min():.3f} to {over.max():.3f}" if beta else "1"), held[model, arm, beta, 0]
+        cells = [f"{value:.1f}" for value in by_place[model, beta]]
+        shown = [f"{perplexity[model, arm, beta].mean():.1f}", ratio, f"{cache / held[model, 'original', 0.0, 0]:.3f}"]
+        assert f"| {SMALL[model]}, {WORDS[arm, beta]} | {' | '.join(shown + cells)} |" in RECOVERY
+        highest[beta] = max(highest[beta], over.max())
+    for page in (README, FINDINGS):
+        assert f"is then at most {highest[0.5]:.2f} times" in page or f"is at most {highest[0.5]:.2f} times" in page
+        assert (
+            f"at most {highest[1.0]:.2f} times" in page and f"up to {math.floor(100 * ALLOWED_RATIO) / 100:.2f}" in page
+        )
+    runs = map(json.loads, (pack / "runs.jsonl").read_text().splitlines())
+    of_table = [run for run in runs if re.search(r"original/trained|heads/ra_i-kv_group-0/.*mamba", run["place"])]
+    falls = [run["metrics"]["fall"] for run in of_table if run["stage"] == "train"]
+    assert len(falls) == 18 and f"may have fallen by at most {max(falls):.3f} nats" in RECOVERY
+    recall = (
+        places[(places["beta"] == 0) & (places["third"] == 0)]
+        .groupby("model")[["recalled_likelihood", "recalled"]]
+        .sum()
+    )
+    recalled = np.exp(recall["recalled_likelihood"] / recall["recalled"])
+    assert "recalled tokens is {:.0f} and {:.0f} in the first".format(*recalled) in RECOVERY
