@@ -333,6 +333,24 @@ def test_what_is_said_of_the_small_models_is_recorded():
     of_table = [run for run in runs if re.search(r"original/trained|heads/ra_i-kv_group-0/.*mamba", run["place"])]
     falls = [run["metrics"]["fall"] for run in of_table if run["stage"] == "train"]
     assert len(falls) == 18 and f"may have fallen by at most {max(falls):.3f} nats" in RECOVERY
+    chosen = "heads/ra_i-{}-0/beta-0.5/{}"
+    compared = {
+        chosen.format("kv_group", "window"): "β = 0.5, sliding window of 36 tokens and 4 first ones",
+        "plus": "β = 0.5, Mamba, plus",
+        "pooled/2": "2 of 4 key-value heads",
+        chosen.format("head", "mamba"): "β = 0.5, Mamba in single heads",
+        "pooled/1": "1 of 4 key-value heads",
+        chosen.format("kv_group", "linear"): "β = 0.5, linear attention",
+    }
+    of_original = perplexity["text-qwen2", "original", 0.0, 0], held["text-qwen2", "original", 0.0, 0]
+    for arm, name in compared.items():
+        beta = 0.0 if arm.startswith("pooled") else 0.5
+        over, cache = perplexity["text-qwen2", arm, beta, 0], held["text-qwen2", arm, beta, 0]
+        assert f"| {name} | {over / of_original[0]:.3f} | {cache / of_original[1]:.3f} |" in RECOVERY
+        assert f"{over / of_original[0]:.3f} times" in FINDINGS or not arm.endswith(("window", "linear", "pooled/2"))
+    before = np.exp(rows[rows["tokens"] == 0].groupby(by)["negative_log_likelihood"].mean())["text-qwen2"]
+    window, original = before[chosen.format("kv_group", "window"), 0.5, 0], before["original", 0.0, 0]
+    assert f"its perplexity is {window:.1f}, and the original's {original:.1f}" in RECOVERY
     first = places[(places["beta"] == 0) & (places["third"] == 0)].groupby("model")
     recalled = np.exp(first["recalled_likelihood"].sum() / first["recalled"].sum())
     assert "recalled tokens is {:.0f} and {:.0f} in the first".format(*recalled) in RECOVERY
