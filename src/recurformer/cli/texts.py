@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def open_texts(articles: str | Path, split: str, columns: Sequence[str] = ("text",)) -> "pd.DataFrame":
-    """Articles of one split, with at least these columns.
+def open_texts(articles: str | Path, split: str | None = None, columns: Sequence[str] = ("text",)) -> "pd.DataFrame":
+    """Articles of one split, or of both, with at least these columns.
 
     Raises:
         ValueError: the file is unreadable, lacks a column, or the split has no article.
@@ -29,7 +29,7 @@ def open_texts(articles: str | Path, split: str, columns: Sequence[str] = ("text
             raise ValueError(f"{articles}: column {column!r} is missing; write it by `recurformer corpus`")
         if not pd.api.types.is_string_dtype(frame[column]):
             raise ValueError(f"{articles}: column {column!r} holds {frame[column].dtype}, not texts")
-    chosen = frame[frame.split == split]
+    chosen = frame if split is None else frame[frame.split == split]
     if chosen.empty:
         raise ValueError(
             f"{articles}: no article in split {split!r}; lower corpus.minimum_characters or change the split"
