@@ -152,6 +152,7 @@ def compared(task, backbone=None):
 
 
 def trained_on_text(backbone):
+    """The subjects of the ablations on text that have a trained model."""
     return [one for one in compared("language", backbone) if one.is_trained]
 
 
