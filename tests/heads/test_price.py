@@ -10,7 +10,7 @@ from recurformer.heads import price as price_module
 from recurformer.heads.attention import attending, causal_attention
 from recurformer.heads.price import Keep, allocate, choices, key_centers, price
 from recurformer.heads.scores import window_mask
-from recurformer.model.mixer_window import as_kept
+from recurformer.model.packed import as_kept
 from tests.model.tiny_models import LAYERS, make_backbone, shared_converted, tokens
 
 LENGTH, SINKS = 150, 2  # more than one block of queries

@@ -5,17 +5,15 @@ import torch
 from scan_cases import definition, deviation, make_inputs
 from torch.nn import functional
 
-from recurformer.model import cpp, native
+from recurformer.model import cpp_step, native
 from recurformer.model.cpp import (
-    BlockInputs,
-    StepInputs,
     convolve_rows,
     convolve_rows_backward,
     refuses_convolution,
-    refuses_step,
     scan_rows,
     scan_rows_backward,
 )
+from recurformer.model.cpp_step import BlockInputs, StepInputs, refuses_step
 from recurformer.model.mamba import causal_conv
 from recurformer.model.scan_inputs import NAMES
 
@@ -77,7 +75,7 @@ def test_state_steps_equal_the_scan():
     rows = {name: inputs[name].transpose(1, 2).contiguous() for name in ("u", "delta", "B", "C", "z")}
     for t in range(20):
         step = {name: x[:, t] for name, x in rows.items()}  # (B, X), rows of a longer tensor
-        y = cpp.state_step(StepInputs(**step, A=inputs["A"], D=inputs["D"], state=state))
+        y = cpp_step.state_step(StepInputs(**step, A=inputs["A"], D=inputs["D"], state=state))
         assert deviation(y, exact[..., t]) < 2e-6
     assert deviation(state, last) < 2e-6
 
@@ -89,7 +87,7 @@ def test_convolution_steps_equal_the_convolution(bias):
     window = torch.cat([torch.randn(3, 37, 1), history], -1)
     exact = convolution(x, weight, offset, history)
     for t in range(20):
-        assert deviation(cpp.conv_step(x[:, t], window, weight, offset), exact[:, t]) < 1e-6
+        assert deviation(cpp_step.conv_step(x[:, t], window, weight, offset), exact[:, t]) < 1e-6
     assert torch.equal(window, x[:, -4:].transpose(1, 2))
 
 
@@ -144,13 +142,13 @@ OPERATORS = {
         {"grad_y": (B, L, D)} | CONVOLUTION,
     ),
     "state step": (
-        lambda **tensors: cpp.state_step(StepInputs(**tensors)),
+        lambda **tensors: cpp_step.state_step(StepInputs(**tensors)),
         dict(zip(StepInputs._fields, STEP, strict=True)),
     ),
-    "convolution step": (cpp.conv_step, {"x": (B, D), "window": (B, D, K), "weight": (D, K), "bias": (D,)}),
-    "product": (cpp.product, {"x": (B, F), "weight": (D, F), "bias": (D,)}),
+    "convolution step": (cpp_step.conv_step, {"x": (B, D), "window": (B, D, K), "weight": (D, K), "bias": (D,)}),
+    "product": (cpp_step.product, {"x": (B, F), "weight": (D, F), "bias": (D,)}),
     "block step": (
-        lambda **tensors: cpp.block_step(BlockInputs(**tensors)),
+        lambda **tensors: cpp_step.block_step(BlockInputs(**tensors)),
         dict(zip(BlockInputs._fields, BLOCK, strict=True)),
     ),
 }

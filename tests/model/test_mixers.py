@@ -29,8 +29,8 @@ from recurformer.heads.price import Keep
 from recurformer.heads.scores import window_mask
 from recurformer.measure.cache import cache_bytes
 from recurformer.model.convert import convert
-from recurformer.model.mixer_window import FULL_BITS, as_kept
 from recurformer.model.mixers import MIXERS
+from recurformer.model.packed import FULL_BITS, as_kept
 
 LENGTH = 13
 

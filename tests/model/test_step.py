@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_models import difference
 
-from recurformer.model import cpp, native
-from recurformer.model.cpp import BlockInputs, StepInputs
+from recurformer.model import cpp_step, native
+from recurformer.model.cpp_step import BlockInputs, StepInputs
 from recurformer.model.fused import FusedWeights
 from recurformer.model.mamba import MambaBlock, few_rows, state_step
 from recurformer.model.scan import selective_scan
@@ -59,13 +59,13 @@ def block_and_fused(sizes, folds_step):
 @pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 @pytest.mark.parametrize("folds_step", [False, True])
 @pytest.mark.parametrize("sizes", [(24, 16, 4, 7), (5, 3, 3, 2), (200, 8, 4, 40)], ids=str)
-@pytest.mark.parametrize("batch", [1, 3, cpp.MOST_ROWS, cpp.MOST_ROWS + 1])
+@pytest.mark.parametrize("batch", [1, 3, cpp_step.MOST_ROWS, cpp_step.MOST_ROWS + 1])
 def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_step, monkeypatch):
     block, fused = block_and_fused(sizes, folds_step)
     width, states, taps, _ = sizes
     windows, state = torch.randn(batch, 2 * width, taps), torch.randn(batch, 2 * width, states)
-    block_step, called = cpp.block_step, []
-    monkeypatch.setattr(cpp, "block_step", lambda inputs: called.append(1) or block_step(inputs))
+    block_step, called = cpp_step.block_step, []
+    monkeypatch.setattr(cpp_step, "block_step", lambda inputs: called.append(1) or block_step(inputs))
     exact, rounded = (
         SimpleNamespace(conv_states=[windows.to(dtype)], recurrent_states=[state.to(dtype)])
         for dtype in (torch.float64, torch.float32)
@@ -79,7 +79,7 @@ def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_ste
         assert difference(got.double(), expected) < 5e-6
     assert difference(rounded.conv_states[0].double(), exact.conv_states[0]) < 5e-6
     assert difference(rounded.recurrent_states[0].double(), exact.recurrent_states[0]) < 5e-6
-    assert len(called) == (3 if batch <= cpp.MOST_ROWS else 0)
+    assert len(called) == (3 if batch <= cpp_step.MOST_ROWS else 0)
 
 
 @pytest.mark.parametrize("field", [name for name in BlockInputs._fields if name != "x"])
@@ -95,17 +95,17 @@ def test_what_the_kernel_cannot_take_goes_through_torch(field, change):
     wide = torch.stack([given, given], -1)[..., 0]
     changed = inputs._replace(**{field: given.bfloat16() if change == "half precision" else wide})
     with torch.no_grad():
-        assert cpp.refuses_step(inputs[:1], inputs[1:]) == native.refuses()
-        assert cpp.refuses_step(changed[:1], changed[1:]) is not None
+        assert cpp_step.refuses_step(inputs[:1], inputs[1:]) == native.refuses()
+        assert cpp_step.refuses_step(changed[:1], changed[1:]) is not None
 
 
-@pytest.mark.parametrize("batch", [1, cpp.MOST_ROWS + 1])
+@pytest.mark.parametrize("batch", [1, cpp_step.MOST_ROWS + 1])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [3, 700])
 def test_few_rows_equal_a_linear_layer(batch, bias, outputs, monkeypatch):
     torch.manual_seed(0)
-    product, called = cpp.product, []
-    monkeypatch.setattr(cpp, "product", lambda *given: called.append(1) or product(*given))
+    product, called = cpp_step.product, []
+    monkeypatch.setattr(cpp_step, "product", lambda *given: called.append(1) or product(*given))
     layer, x = torch.nn.Linear(70, outputs, bias=bias), torch.randn(batch, 2, 70)
     for rows in (x, x[:, 1:]):
         with torch.no_grad():

@@ -9,7 +9,7 @@ from recurformer.data.backbones import byte_tokenizer
 from recurformer.heads.price import Keep, choices, key_centers, price
 from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.model.layout import sliding_layers
-from recurformer.model.mixer_window import BITS
+from recurformer.model.packed import BITS
 from recurformer.recover import budget
 from recurformer.recover.adapt import cache_bytes_of
 from recurformer.recover.budget import choose_windows, convert_within, least_budget, price_list, refuse_budget, sizes_of

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from recurformer.heads.attention import Progress, attending, causal_attention, check_batch, logits_of, reading
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.layout import sliding_layers
-from recurformer.model.mixer_window import BITS, FULL_BITS, as_kept, packed_bytes
+from recurformer.model.packed import BITS, FULL_BITS, as_kept, packed_bytes
 
 ROWS = 128  # queries whose scores exist at the same time
 EVERY = 4  # one query in so many is read for the costs of bits

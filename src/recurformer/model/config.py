@@ -9,8 +9,8 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from .families import FAMILIES, Family
 from .layout import SLIDING, check_heads, sliding_layers
-from .mixer_window import BITS
 from .mixers import MIXERS
+from .packed import BITS
 
 MODEL_TYPE_PREFIX = "recurformer_"
 SIZES = {

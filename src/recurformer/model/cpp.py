@@ -1,14 +1,13 @@
-"""The C++ kernels of `kernels/` as functions on tensors: the selective scan, the causal convolution, one decoding step.
+"""The C++ kernels of `kernels/` as functions on tensors: the selective scan and the causal convolution.
 
 Scan and convolution are torch operators with their own backward. They take float32 rows (B, L, X), also strided ones
 out of a larger projection, without copying them. Views and casts under ordinary autograd lead there from mamba_ssm's
-(B, X, L) and from other precisions. The functions of a step have no torch operator around them, which would cost more
-than the step does, and no gradients.
+(B, X, L) and from other precisions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ctypes import Structure
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +20,6 @@ STATES = (4, 8, 16, 32, 64)  # the widths N that the scan is compiled for
 TAPS = (2, 3, 4)  # the widths that the convolution is compiled for
 UNKNOWN_WIDTH = 1  # exit status of the scan; 2: A is not negative
 PARALLEL_FROM = 2**18  # state updates or taps; fewer are not worth waking a second thread
-SHARED_FROM = 2**15  # weights of a matrix; likewise
-MOST_ROWS = 8  # of a batch in a step; more are quicker by torch's matrix products
 
 
 def refuses(*tensors: Tensor | None) -> str | None:
@@ -250,159 +247,3 @@ def refuses_convolution(x: Tensor, weight: Tensor, *others: Tensor | None) -> st
     if weight.shape[1] not in TAPS:
         return f"the C++ convolution takes {TAPS} taps, not {weight.shape[1]}"
     return refuses(x, weight, *others)
-
-
-class StepInputs(NamedTuple):
-    """One step of a scan: u, delta, z are (B, D), `B` and `C` (B, N); softplus makes delta positive.
-
-    `A` (D, N), negative, and `D` (D,) are in the precision of `state` (B, D, N), which the step updates.
-    """
-
-    u: Tensor
-    delta: Tensor
-    A: Tensor
-    B: Tensor
-    C: Tensor
-    D: Tensor
-    z: Tensor
-    state: Tensor
-
-
-class BlockInputs(NamedTuple):
-    """One step of a Mamba block, from its input to the gated channels; all weights without gaps.
-
-    `x` is (B, features), `in_proj` (2 D, features), the convolution's `weight` (D, 1, taps) and `bias` (D,).
-    `selection` (S + 2 N, D) and its bias give S numbers for the step size, `B` and `C`. `step_weight` (D, S) and
-    `step_bias` (D,) make the step size of them, or are None where S = D and they are it already. `window` (B, D, taps)
-    and `state` (B, D, N) are updated.
-    """
-
-    x: Tensor
-    in_proj: Tensor
-    weight: Tensor
-    bias: Tensor
-    selection: Tensor
-    selection_bias: Tensor | None
-    step_weight: Tensor | None
-    step_bias: Tensor | None
-    A: Tensor
-    D: Tensor
-    window: Tensor
-    state: Tensor
-
-
-ROW, ROW_OF_STATES = "batch channels", "batch states"
-StepArguments = structure(
-    "StepArguments",
-    {
-        "u": ROW,
-        "delta": ROW,
-        "A": "channels states",
-        "B": ROW_OF_STATES,
-        "C": ROW_OF_STATES,
-        "D": "channels",
-        "z": ROW,
-        "state": f"{ROW} states",
-        "y": ROW,
-    },
-    "u_stride delta_stride z_stride B_stride C_stride batch channels states",
-)
-WindowArguments = structure(
-    "WindowArguments",
-    {"x": ROW, "weight": "channels taps", "bias": "?channels", "window": f"{ROW} taps", "y": ROW},
-    "x_stride batch channels taps",
-)
-ProductArguments = structure(
-    "ProductArguments",
-    {"x": "batch features", "weight": "outputs features", "bias": "?outputs", "y": "batch outputs"},
-    "x_stride batch features outputs",
-    "threads",
-)
-BlockArguments = structure(
-    "BlockArguments",
-    {
-        "x": "batch features",
-        "in_proj": "projected features",
-        "weight": "channels one taps",
-        "bias": "channels",
-        "selection": "selected channels",
-        "selection_bias": "?selected",
-        "step_weight": "?channels steps",
-        "step_bias": "?channels",
-        "A": "channels states",
-        "D": "channels",
-        "window": f"{ROW} taps",
-        "state": f"{ROW} states",
-        "y": ROW,
-    },
-    "x_stride batch features channels steps states taps",
-    "threads",
-)
-
-
-def refuses_step(
-    rows: Iterable[Tensor | None], dense: Iterable[Tensor | None], most_rows: int | None = None
-) -> str | None:
-    """Return why a step cannot take `rows` (B, X), parts of wider ones too, and `dense` tensors, or None."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return "a step by the C++ kernels has no gradients and cannot be compiled"
-    given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
-    if most_rows is not None and len(given_rows[0]) > most_rows:
-        return f"a matrix product of more than {most_rows} rows is quicker in torch"
-    reason = refuses(*given_rows, *given_dense)
-    if reason is not None:
-        return reason
-    gaps = any(x.stride(-1) != 1 for x in given_rows) or any(not x.is_contiguous() for x in given_dense)
-    return "the C++ kernels read tensors without gaps" if gaps else None
-
-
-def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Shift x (B, D) into `window` (B, D, taps) and return silu(bias + weight . window), (B, D)."""
-    y = x.new_empty(x.shape)
-    tensors = {"x": x, "weight": weight, "bias": bias, "window": window, "y": y}
-    sizes = {"x_stride": x.stride(0), "batch": len(x), "channels": x.shape[1], "taps": weight.shape[1]}
-    native.call("convolution_step", WindowArguments.of(tensors, sizes))
-    return y
-
-
-def state_step(inputs: StepInputs) -> Tensor:
-    """Advance the state by one step, in place; returns y (B, D)."""
-    y = inputs.u.new_empty(inputs.u.shape)
-    strides = {f"{name}_stride": getattr(inputs, name).stride(0) for name in ("u", "delta", "z", "B", "C")}
-    sizes = {"batch": len(y), "channels": y.shape[1], "states": inputs.A.shape[1]}
-    native.call("scan_step", StepArguments.of({**inputs._asdict(), "y": y}, strides | sizes))
-    return y
-
-
-def _threads(weight: Tensor) -> int:
-    return 1 if weight.numel() < SHARED_FROM else torch.get_num_threads()
-
-
-def block_step(inputs: BlockInputs) -> Tensor:
-    """Mix one token, window and state in place; returns the gated channels (B, D)."""
-    x, channels, states = inputs.x, len(inputs.A), inputs.A.shape[-1]
-    selected, y = len(inputs.selection), x.new_empty(len(x), channels)
-    sizes = {
-        "x_stride": x.stride(0),
-        "batch": len(x),
-        "features": x.shape[1],
-        "channels": channels,
-        "steps": selected - 2 * states,
-        "states": states,
-        "taps": inputs.weight.shape[-1],
-        "threads": _threads(inputs.in_proj),
-        "projected": 2 * channels,
-        "selected": selected,
-        "one": 1,
-    }
-    native.call("block_step", BlockArguments.of({**inputs._asdict(), "y": y}, sizes))
-    return y
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + bias (B, outputs) for few rows x (B, features)."""
-    y = x.new_empty(len(x), len(weight))
-    sizes = {"x_stride": x.stride(0), "batch": len(x), "features": x.shape[1], "outputs": len(weight)}
-    tensors = {"x": x, "weight": weight, "bias": bias, "y": y}
-    native.call("product", ProductArguments.of(tensors, sizes | {"threads": _threads(weight)}))
-    return y

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from transformers import Cache
 from transformers import initialization as init
 
-from . import cpp
-from .cpp import MOST_ROWS, BlockInputs, StepInputs
+from . import cpp, cpp_step
+from .cpp_step import MOST_ROWS, BlockInputs, StepInputs
 from .layout import HeadLayout
 from .masks import Packing
 from .scan import selective_scan
@@ -85,8 +85,8 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
         weight: (D, taps).
         bias: (D,).
     """
-    if cpp.refuses_step((x,), (window, weight, bias)) is None:
-        return cpp.conv_step(x, window, weight, bias)
+    if cpp_step.refuses_step((x,), (window, weight, bias)) is None:
+        return cpp_step.conv_step(x, window, weight, bias)
     window.copy_(torch.cat([window[..., 1:], x.unsqueeze(-1)], -1))
     wide = torch.promote_types(x.dtype, torch.float32)
     return F.silu((window.to(wide) * weight).sum(-1) + bias).to(x.dtype)
@@ -95,8 +95,8 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
 def state_step(inputs: StepInputs) -> Tensor:
     """Advance the selective scan by one step, its state in place; returns y (B, D) in u's dtype."""
     u, delta, A, B, C, D, z, state = inputs
-    if cpp.refuses_step((u, delta, B, C, z), (A, D, state)) is None:
-        return cpp.state_step(inputs)
+    if cpp_step.refuses_step((u, delta, B, C, z), (A, D, state)) is None:
+        return cpp_step.state_step(inputs)
     values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
     delta = F.softplus(delta)
     state.mul_(torch.exp(delta.unsqueeze(-1) * A)).add_((delta * values).unsqueeze(-1) * B.unsqueeze(1))
@@ -106,8 +106,8 @@ def state_step(inputs: StepInputs) -> Tensor:
 
 def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + bias (B, L, outputs) of x (B, L, features); reading W bounds it for one token of few sequences."""
-    if x.shape[1] == 1 and cpp.refuses_step((x[:, 0],), (weight, bias), MOST_ROWS) is None:
-        return cpp.product(x[:, 0], weight, bias).unsqueeze(1)
+    if x.shape[1] == 1 and cpp_step.refuses_step((x[:, 0],), (weight, bias), MOST_ROWS) is None:
+        return cpp_step.product(x[:, 0], weight, bias).unsqueeze(1)
     return F.linear(x, weight, bias)
 
 
@@ -287,8 +287,8 @@ class MambaBlock(nn.Module):
             return channels
         if fused is not None:
             inputs = self._step_inputs(x, layer, fused)
-            if cpp.refuses_step(inputs[:1], inputs[1:], MOST_ROWS) is None:
-                return cpp.block_step(inputs)
+            if cpp_step.refuses_step(inputs[:1], inputs[1:], MOST_ROWS) is None:
+                return cpp_step.block_step(inputs)
         row, gate = self.in_proj(x).chunk(2, dim=-1)
         values = self.conv1d(row, window=layer.conv_states[0])
         step, write, read = self._selection(values, fused)

@@ -122,6 +122,11 @@ def at_spans(x: Tensor, index: Tensor, dim: int, beyond: int) -> Tensor:
     return x[tuple(index_of_all)].masked_fill(outside.view(*index.shape, *[1] * (x.dim() - dim - 1)), beyond)
 
 
+def own_precision(x: Tensor) -> torch.autocast:
+    """Return a context in which products keep the precision of their factors, under autocast too."""
+    return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
+
+
 def decayed_recurrence(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -143,7 +148,7 @@ def decayed_recurrence(
     if state is None:
         state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1])
     outputs = []
-    with torch.autocast("cpu" if query.is_meta else query.device.type, enabled=False):  # states stay in their precision
+    with own_precision(query):
         if any_length(query.shape[2], CHUNK):
             return _chunks_at_once(query, key, value, log_decay, state)
         for q, k, v, steps in zip(*(x.split(CHUNK, 2) for x in (query, key, value, log_decay)), strict=True):

@@ -1,10 +1,4 @@
-"""Softmax attention to the last tokens and to the first ones, alone or beside a recurrent state of all tokens.
-
-Keys and values of 8 or 4 bits are whole numbers and one scale for each token, so that a window may drop any token. A
-few features of a key are much larger than the others, so one scale for all features would waste most of its steps. Two
-changes that attention does not see even them out: the mean key, which a softmax over keys ignores, is taken away; and
-keys, queries and values are turned by Hadamard's orthogonal matrix (QuaRot, arXiv 2404.00456), outputs turned back.
-"""
+"""Softmax attention to the last tokens and to the first ones, alone or beside a recurrent state of all tokens."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,17 +12,16 @@ from transformers import Cache
 from transformers import initialization as init
 from transformers.cache_utils import StaticLayer
 
+from . import cpp_step
 from .layout import HeadLayout
 from .masks import Packing
 from .mixer import Mixer, ReplacedHeads, any_length, at_spans, repeat_heads, spans
 from .mixers_state import Retention
+from .packed import FULL_BITS, hadamard, pack, packed_bytes, unpack
 
 BLOCK = 64  # least number of queries that are compared with their keys at once
-FULL_BITS = 16
-"""Bits of numbers that stay as the model computes them, whatever its type."""
-BITS = (FULL_BITS, 8, 4)
-"""Bits that a cache may give to each number."""
-SCALE = torch.bfloat16  # has the range of float32: no key is too large
+WIDE = 256  # tokens of a window from which on its blocks are attended one after the other, without copies of the keys
+SLICES = 4  # such blocks in a window: more compare fewer keys in vain, and call more often
 
 
 @dataclass(frozen=True)
@@ -54,6 +47,10 @@ class Window:
         """Number of tokens whose keys and values the cache holds at most."""
         return self.sinks + self.tokens
 
+    def width(self, head_dim: int, itemsize: int) -> int:
+        """Return the bytes of a slot of one KV head, numbers of full bits having `itemsize` each."""
+        return 2 * (head_dim * itemsize if self.bits == FULL_BITS else packed_bytes(head_dim, self.bits))
+
     def no_slots(self, entries: Tensor, held: int) -> Tensor:
         """Return slots without tokens (B, held, KV heads, width) for entries (B, L, KV heads, 2 head_dim)."""
         shape = (len(entries), held, len(self.groups))
@@ -69,6 +66,7 @@ class Window:
         most: int,
         places: Tensor,
         seen: tuple[Tensor, Tensor],
+        alone: bool,
         dropout: float,
     ) -> tuple[Tensor, Tensor]:
         """Attend within the window after the cached tokens.
@@ -76,17 +74,20 @@ class Window:
         Args:
             queries: of the new tokens, (B, L, heads, head_dim).
             entries: their keys and values, (B, L, KV heads, 2 head_dim).
-            slots: the cached ones, (B, held, KV heads, width): the sinks, then the last tokens, the newest last. They
-                are packed where `bits` says so.
+            slots: the cached ones, (B, held, KV heads, width): the sinks, then a ring of the last tokens (see
+                `_slot_places`). They are packed where `bits` says so.
             most: number of slots that there may be after the new tokens.
             places: of the new tokens, (B, L); -1 is no place.
             seen: number of tokens before and after the new ones, (B, 1) each.
+            alone: whether the new tokens are known to be all of them, without padding.
             dropout: of the weights.
 
         Returns:
             outputs (B, L, H * head_dim), and the slots after the new tokens.
         """
         held = slots.shape[1]
+        in_order = self._places_in_order(seen[0], held)
+        slots = slots.gather(1, self._slot_of(in_order)[:, :, None, None].expand(-1, -1, *slots.shape[2:]))
         packs = self.bits != FULL_BITS
         if packs:  # all that follows is turned: queries, keys and values
             dtype, (queries, keys, values) = queries.dtype, map(hadamard, (queries, *entries.chunk(2, -1)))
@@ -96,16 +97,19 @@ class Window:
         read = self._unpacked(columns, entries) if packs else columns  # (B, held + L, KV heads, 2 head_dim)
         slot_places = self._slot_places(seen[1], min(most, held + entries.shape[1]))
         chosen = self._columns_of(slot_places, seen[0], held)[:, :, None, None]
-        column_places = torch.cat([self._slot_places(seen[0], held), places], 1)
+        column_places = torch.cat([in_order, places], 1)
         # sinks stand in front of every block; where they lie in the window too they must not count twice
         column_places = column_places.masked_fill(column_places < self.sinks, -1)
         first, last = chosen[:, : self.sinks], slice(min(self.sinks, held), None)
-        outputs = self._attend_by_block(
-            (queries, places),
-            (read.gather(1, first.expand(-1, -1, *read.shape[2:])), slot_places[:, : self.sinks]),
-            (read[:, last], column_places[:, last]),
-            dropout,
-        )  # (B, L, H, head_dim)
+        if alone and queries.shape[1] <= self.tokens and not torch.compiler.is_compiling():
+            outputs = self._attend(queries, read[:, held:], None, dropout)  # (B, L, H, head_dim)
+        else:
+            outputs = self._attend_by_block(
+                (queries, places),
+                (read.gather(1, first.expand(-1, -1, *read.shape[2:])), slot_places[:, : self.sinks]),
+                (read[:, last], column_places[:, last]),
+                dropout,
+            )
         if packs:
             outputs = hadamard(outputs).to(dtype)
         return outputs.flatten(2), columns.gather(1, chosen.expand(-1, -1, *columns.shape[2:]))
@@ -137,9 +141,11 @@ class Window:
             outputs (B, L, H, head_dim).
         """
         length, size = new[0].shape[1], max(BLOCK, self.tokens)
-        if not any_length(length, size) and length <= size:
+        if not any_length(length, size):
+            if length > size or size > WIDE:
+                return self._attend_by_slices(new, first, last, dropout)
             read, there = (torch.cat(parts, 1) for parts in zip(first, last, strict=True))
-            return self._attend((new[0], read, new[1], there), dropout)
+            return self._attend_to_places((new[0], read, new[1], there), dropout)
         own, near = (spans(length, size, width, new[1].device) for width in (size, self.tokens + size))
         near = near + (last[1].shape[1] - length - self.tokens)  # negative before the first of them
         queries, here = (at_spans(x, own, 1, beyond) for x, beyond in zip(new, (0, -1), strict=True))
@@ -147,22 +153,59 @@ class Window:
         others = (at_spans(x, near, 1, beyond) for x, beyond in zip(last, (0, -1), strict=True))
         read, there = (torch.cat(parts, 2) for parts in zip(sinks, others, strict=True))
         blocks = (x.flatten(0, 1) for x in (queries, read, here, there))  # a block is a row of its own
-        outputs = self._attend(blocks, dropout).unflatten(0, (queries.shape[0], own.shape[0]))
+        outputs = self._attend_to_places(blocks, dropout).unflatten(0, (queries.shape[0], own.shape[0]))
         return outputs.flatten(1, 2).index_select(1, torch.arange(length, device=own.device))
 
-    def _attend(self, block: Iterable[Tensor], dropout: float) -> Tensor:
+    def _attend_by_slices(
+        self, new: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor], last: tuple[Tensor, Tensor], dropout: float
+    ) -> Tensor:
+        """The same block after block, each with no more entries than one of its queries may see."""
+        (queries, here), (entries, there) = new, last
+        length, before = queries.shape[1], there.shape[1] - queries.shape[1]
+        size, outputs = max(BLOCK, self.tokens // SLICES), []
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            near = slice(max(0, before + start + 1 - self.tokens), before + stop)
+            read, seen = (torch.cat([x, y[:, near]], 1) for x, y in zip(first, (entries, there), strict=True))
+            outputs.append(self._attend_to_places((queries[:, start:stop], read, here[:, start:stop], seen), dropout))
+        return torch.cat(outputs, 1)
+
+    def _attend_to_places(self, block: Iterable[Tensor], dropout: float) -> Tensor:
         """Attend from queries to entries, at the places `here` (B, Q) and `there` (B, K); -1 is no place."""
         queries, entries, here, there = block
         here, there = here.unsqueeze(-1), there.unsqueeze(1)
         visible = (there >= 0) & (there <= here) & ((there < self.sinks) | (there > here - self.tokens))
         visible = visible | (here < 0)  # padding sees anything: an empty row has no softmax
-        keys, values = repeat_heads(entries.transpose(1, 2), self.copies).chunk(2, -1)
-        mask = visible.unsqueeze(1)
-        outputs = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, mask, dropout_p=dropout)
+        return self._attend(queries, entries, visible.unsqueeze(1), dropout)
+
+    def _attend(self, queries: Tensor, entries: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+        """Attend from queries (B, Q, H, head_dim) to entries under a mask, or to all that are not behind: no mask."""
+        # under a mask, only the processor's kernel reads the keys of a group without copies
+        grouped = len(set(self.copies)) == 1 and entries.device.type == "cpu"
+        entries = entries.transpose(1, 2) if grouped else repeat_heads(entries.transpose(1, 2), self.copies)
+        queries, (keys, values) = queries.transpose(1, 2), entries.chunk(2, -1)
+        outputs = F.scaled_dot_product_attention(
+            queries, keys, values, mask, dropout, is_causal=mask is None, enable_gqa=grouped
+        )
         return outputs.transpose(1, 2).contiguous()
 
     def _slot_places(self, seen: Tensor, held: int) -> Tensor:
-        """Return the place of the token in each of the slots (B, held) after `seen` tokens (B, 1); -1 if empty."""
+        """Return the place of the token in each of the slots (B, held) after `seen` tokens (B, 1); -1 if empty.
+
+        Slots of sinks keep their tokens. Each of the others holds the newest token that comes to it: token `sinks + i`
+        comes to slot `sinks + i % tokens`, so a step writes one slot.
+        """
+        slot = torch.arange(held, device=seen.device)
+        rounds = (seen - 1 - slot).div(self.tokens, rounding_mode="floor").clamp(min=0)
+        places = torch.where(slot < self.sinks, slot, slot + rounds * self.tokens)
+        return torch.where(places < seen, places, -1)
+
+    def _slot_of(self, places: Tensor) -> Tensor:
+        """Return the slots of the tokens at `places`; of -1 any."""
+        return torch.where(places < self.sinks, places.clamp(min=0), self.sinks + (places - self.sinks) % self.tokens)
+
+    def _places_in_order(self, seen: Tensor, held: int) -> Tensor:
+        """Return the places that `held` slots hold (B, held): the sinks, then the last tokens, the newest last."""
         first = min(self.sinks, held)
         sinks = torch.arange(first, device=seen.device)
         recent = seen + torch.arange(first - held, 0, device=seen.device)
@@ -170,7 +213,7 @@ class Window:
         return torch.cat([torch.where(sinks < seen, sinks, empty), torch.where(recent < self.sinks, empty, recent)], 1)
 
     def _columns_of(self, places: Tensor, seen: Tensor, held: int) -> Tensor:
-        """Return where the tokens at `places` (B, any) stand: in one of `held` slots, or behind them if they are new.
+        """Return where the tokens at `places` (B, any) stand: in `held` slots in order, or behind them if they are new.
 
         Args:
             places: -1 for anything.
@@ -221,6 +264,14 @@ class WindowMixer(Mixer):
             for (size, width), groups in sorted(alike.items())
         ]
         self.query_spans = list(pairwise(accumulate(self.copies, initial=0)))
+        places = {
+            group: (index, place)
+            for index, window in enumerate(self.windows)
+            for place, group in enumerate(window.groups)
+        }
+        self.places = tuple(
+            (*places[group], first, last - first) for group, (first, last) in enumerate(self.query_spans)
+        )
         self.dropout = config.attention_dropout
         # taken from every key where some are packed: their bits then serve what tells keys apart
         self.center: Tensor | None
@@ -259,6 +310,8 @@ class WindowMixer(Mixer):
         Returns:
             outputs (B, L, H * head_dim), and `seen` after them.
         """
+        if seen is not None and padding_mask is None and (output := self._step(values, cache, seen, heads)) is not None:
+            return output, seen
         queries, keys = (x.transpose(1, 2) for x in heads.rotated())  # (B, L, heads, head_dim)
         if self.center is not None:
             keys = keys - self.center
@@ -279,12 +332,43 @@ class WindowMixer(Mixer):
             slots = None if seen is None else self.previous(cache, "conv", index)
             if slots is None:
                 slots = window.no_slots(entries, 0 if room is None else most)
-            output, slots = window.attend(*own, slots, most, places, (before, after), dropout)
+            alone = seen is None and packing is None
+            output, slots = window.attend(*own, slots, most, places, (before, after), alone, dropout)
             outputs.append(output)
             if cache is not None:
                 self._hold(cache, slots, index)
         mixed = self._in_order(outputs).to(values.dtype)
         return mixed if packing is None else packing.unpack(mixed), after
+
+    def _step(self, values: Tensor, cache: Any, seen: Tensor, heads: ReplacedHeads) -> Tensor | None:
+        """Attend from one token by the C++ kernel, slots and `seen` in place; None where it cannot take the inputs."""
+        cos, sin = heads.position_embeddings or (None, None)
+        held = cache.layers[self.layer_index].conv_states
+        full = [slots for slots in held.values() if slots.dtype != torch.uint8]
+        rows = (heads.queries, heads.keys, values, cos, sin, self.center, *full)
+        dropped = self.training and self.dropout
+        if values.shape[1] != 1 or dropped or cpp_step.refuses_step(rows, ()) is not None:
+            return None
+        room = room_of(cache)
+        for index, window in enumerate(self.windows):
+            slots, most = held[index], window.slots if room is None else min(window.slots, room)
+            if slots.shape[1] < most:
+                held[index] = torch.cat([slots, slots.new_zeros(len(slots), 1, *slots.shape[2:])], 1)
+        return cpp_step.window_step(
+            cpp_step.WindowStepInputs(
+                queries=heads.queries[:, 0],
+                keys=heads.keys[:, 0],
+                values=values.view(len(values), -1, self.head_dim),
+                cos=None if cos is None else cos[:, 0],
+                sin=None if sin is None else sin[:, 0],
+                center=self.center,
+                seen=seen,
+                slots=list(held.values()),
+                windows=[(window.tokens, window.bits, window.width(self.head_dim, 4)) for window in self.windows],
+                groups=self.places,
+                sinks=self.windows[0].sinks,
+            )
+        ).unsqueeze(1)
 
     def _hold(self, cache: Cache, state: Tensor, index: int) -> None:
         """Put a tensor (B, ...) that may grow into the cache, as the "conv" state of this number."""
@@ -356,61 +440,3 @@ class WindowStateMixer(Retention):
         if cache is not None:
             cache.update_recurrent_state(torch.cat([seen.to(state.dtype), state.flatten(1)], 1), self.layer_index)
         return near + self.readout(torch.cat([near, features], -1))
-
-
-def packed_bytes(head_dim: int, bits: int) -> int:
-    """Return the bytes of one token's key or value."""
-    return head_dim * bits // 8 + (0 if bits == FULL_BITS else SCALE.itemsize)
-
-
-def hadamard(x: Tensor) -> Tensor:
-    """Return x (..., D) times Hadamard's orthonormal matrix, by blocks of the largest power of two that divides D.
-
-    The product with the result gives x back. The sums are of float32 at least: half precision would lose as much as 8
-    bits do.
-    """
-    width = x.shape[-1] & -x.shape[-1]
-    sums, reach = _wide(x), 1
-    while reach < width:
-        first, second = sums.unflatten(-1, (-1, 2, reach)).unbind(-2)
-        sums = torch.stack([first + second, first - second], -2).flatten(-3)
-        reach *= 2
-    return sums * width**-0.5
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def pack(x: Tensor, bits: int) -> Tensor:
-    """Return x (..., D) as whole numbers of `bits` bits and their scale, (..., packed_bytes(D, bits)) uint8.
-
-    The scale is the width of a step; the steps divide the range from minus to plus the greatest size evenly.
-    """
-    steps = 2**bits
-    wide = _wide(x)
-    scale = (wide.abs().amax(-1, keepdim=True) * (2 / steps)).to(SCALE)
-    width = scale.to(wide.dtype).clamp(min=torch.finfo(SCALE).tiny)
-    numbers = (wide / width + steps / 2).floor().clamp(0, steps - 1).to(torch.uint8)
-    if bits == 4:
-        even, odd = numbers.unflatten(-1, (-1, 2)).unbind(-1)
-        numbers = even | (odd << 4)
-    return torch.cat([numbers, scale.view(torch.uint8)], -1)
-
-
-def unpack(packed: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
-    """Return the numbers (..., D) that `pack` has kept, each the middle of its step."""
-    numbers, scale = packed[..., : -SCALE.itemsize], packed[..., -SCALE.itemsize :]
-    if bits == 4:
-        numbers = torch.stack([numbers & 15, numbers >> 4], -1).flatten(-2)
-    width = scale.clone(memory_format=torch.contiguous_format).view(SCALE).to(torch.promote_types(dtype, torch.float32))
-    return ((numbers.to(width.dtype) + (0.5 - 2 ** (bits - 1))) * width).to(dtype)
-
-
-def as_kept(key: Tensor, value: Tensor, bits: int, center: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return keys and values (..., D) as a cache of so many bits gives them back; keys without their `center`."""
-    if bits == FULL_BITS:
-        return key, value
-    key = key if center is None else key - center
-    kept = (hadamard(unpack(pack(hadamard(x), bits), bits, x.dtype)).to(x.dtype) for x in (key, value))
-    return next(kept), next(kept)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 CACHE_VARIABLE = "RECURFORMER_CACHE"
 FOLDER = Path(__file__).parent / "kernels"
-SOURCES = ("scan_forward.cpp", "scan_backward.cpp", "convolution.cpp", "step.cpp")
+SOURCES = ("scan_forward.cpp", "scan_backward.cpp", "convolution.cpp", "step.cpp", "window_step.cpp")
 HEADERS = ("mamba.h", "scan.h")
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 # torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
@@ -57,16 +57,17 @@ class Library:
 
 
 class TensorOf(NamedTuple):
-    """What a kernel knows of a tensor: whether it may be missing or have gaps between rows, and its sizes' names."""
+    """What a kernel knows of a tensor: whether it may be missing or have gaps between rows, its sizes, its type."""
 
     name: str
     optional: bool
     gaps: bool
     sizes: tuple[str, ...]
+    dtype: torch.dtype
 
 
 class Arguments(ctypes.Structure):
-    """The ctypes twin of a C struct: pointers to float32 tensors, then sizes; `structure` makes its kinds."""
+    """The ctypes twin of a C struct: pointers to tensors, then sizes; `structure` makes its kinds."""
 
     tensors: ClassVar[list[TensorOf]]
     own: ClassVar[list[str]]
@@ -84,14 +85,14 @@ class Arguments(ctypes.Structure):
             RuntimeError: a tensor is missing, or of another shape, type, device or layout than the kernel reads.
         """
         members: dict[str, int | None] = {name: sizes[name] for name in cls.own}
-        for name, optional, gaps, dims in cls.tensors:
+        for name, optional, gaps, dims, dtype in cls.tensors:
             x = tensors[name]
             if x is None and optional:
                 continue
             shape = tuple([sizes[dim] for dim in dims])
-            if x is None or x.shape != shape or x.dtype != torch.float32 or not x.is_cpu:
+            if x is None or x.shape != shape or x.dtype != dtype or not x.is_cpu:
                 actual = None if x is None else f"{tuple(x.shape)} in {x.dtype} on {x.device}"
-                raise RuntimeError(f"C++ kernels: {name} must be {shape} in torch.float32 on cpu, but it is {actual}")
+                raise RuntimeError(f"C++ kernels: {name} must be {shape} in {dtype} on cpu, but it is {actual}")
             if not x.is_contiguous() and not (gaps and x.stride(-1) == 1):
                 raise RuntimeError(f"C++ kernels: {name} has gaps (strides {x.stride()}): hand in a contiguous tensor")
             members[name] = x.data_ptr() if x.numel() else None
@@ -104,7 +105,8 @@ def structure(name: str, shapes: Mapping[str, str], sizes: str = "", counts: str
     Args:
         name: of the struct.
         shapes: by tensor, names of sizes, split by blanks; "?" in front where it may be missing. Rows of a tensor
-            whose stride is a member, as `<tensor>_stride`, may have gaps between them.
+            whose stride is a member, as `<tensor>_stride`, may have gaps between them. "int64" at the end is the
+            type of a tensor that is not float32.
         sizes: names of the int64 members, split by blanks.
         counts: names of the int32 members.
     """
@@ -114,7 +116,13 @@ def structure(name: str, shapes: Mapping[str, str], sizes: str = "", counts: str
         "_fields_": [(field, kind) for names, kind in kinds for field in names],
         "own": own,
         "tensors": [
-            TensorOf(field, shape.startswith("?"), f"{field}_stride" in own, tuple(shape.strip("?").split()))
+            TensorOf(
+                field,
+                shape.startswith("?"),
+                f"{field}_stride" in own,
+                tuple(shape.strip("?").removesuffix(" int64").split()),
+                torch.int64 if shape.endswith(" int64") else torch.float32,
+            )
             for field, shape in shapes.items()
         ],
     }
@@ -197,7 +205,7 @@ def refuses() -> str | None:
     return None if library.functions is not None else f"no C++ kernels: {library.remark}"
 
 
-def call(function: str, *arguments: ctypes.Structure | int) -> int:
+def call(function: str, *arguments: ctypes.Structure | ctypes.Array | int) -> int:
     """Call a function of the library, structures by reference and addresses as pointers; returns its exit status.
 
     Raises:
@@ -206,5 +214,7 @@ def call(function: str, *arguments: ctypes.Structure | int) -> int:
     functions = load_library().functions
     if functions is None:
         raise ValueError(refuses())
-    passed = (ctypes.byref(x) if isinstance(x, ctypes.Structure) else ctypes.c_void_p(x) for x in arguments)
+    passed = (
+        ctypes.byref(x) if isinstance(x, ctypes.Structure | ctypes.Array) else ctypes.c_void_p(x) for x in arguments
+    )
     return getattr(functions, function)(*passed)

@@ -15,7 +15,7 @@ from recurformer.heads.probes import Weighted, hidden_lookups, weighted
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
-from recurformer.model.mixer_window import BITS
+from recurformer.model.packed import BITS
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.study import HeadScores

@@ -1,0 +1,295 @@
+// One decoding step of a layer's attention windows: the newest token's key and value are rotated, packed and written to
+// their slots, and its queries attend to all slots, which are read as they are stored.
+//
+// Slots are rings (`Window._slot_places`): a step writes one slot of each KV head, in place. Packed rows are as of `pack`:
+// whole numbers of 8 or 4 bits (two in a byte, the first below), then their scale, a bfloat16.
+#include "mamba.h"
+
+struct WindowSlots {
+  uint8_t* slots;                      // (batch, held, KV heads of this window, bytes of a key and a value)
+  int64_t held, tokens, groups, bits;  // tokens: of the ring, without sinks
+};
+
+struct WindowGroup {
+  int64_t window, place, first_query, queries;  // the KV head's window, its place in there, its query heads
+};
+
+struct WindowStepArguments {
+  const float *queries, *keys, *values;  // (batch, heads, dim), (batch, KV heads, dim) twice; not rotated
+  const float *cos, *sin, *center;       // (batch, turned) twice or null, (KV heads, dim) or null
+  float* y;                              // (batch, heads, dim)
+  int64_t* seen;                         // (batch): tokens before this one; one more afterwards
+  int64_t queries_stride, keys_stride, values_stride, cos_stride, sin_stride, batch, heads, groups, dim, turned, sinks;
+  int32_t threads;
+};
+
+constexpr int64_t PIECE = 128;           // slots of a task, the unit that threads share
+constexpr int64_t WORTH_SHARING = 1024;  // slots of all groups; fewer are not worth waking a second thread
+constexpr int FULL_BITS = 16;            // in the words of mixer_window.py: numbers as the model computes them
+
+static inline float wide(const uint8_t* bytes) {
+  uint16_t half;
+  std::memcpy(&half, bytes, 2);
+  const uint32_t bits = (uint32_t)half << 16;
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// Nearest bfloat16, ties to even, of a finite x.
+static inline float narrow(float x, uint8_t* bytes) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  const uint16_t half = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  std::memcpy(bytes, &half, 2);
+  return wide(bytes);
+}
+
+static void rotate(float* out, const float* x, const float* cos, const float* sin, int64_t turned, int64_t dim) {
+  const int64_t half = turned / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    out[i] = x[i] * cos[i] - x[i + half] * sin[i];
+    out[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
+  }
+  for (int64_t i = turned; i < dim; ++i) out[i] = x[i];
+}
+
+// x times Hadamard's orthonormal matrix, in place, by blocks of the largest power of two that divides dim.
+static void hadamard(float* x, int64_t dim) {
+  const int64_t width = dim & -dim;
+  for (int64_t reach = 1; reach < width; reach *= 2)
+    for (int64_t start = 0; start < dim; start += 2 * reach)
+      for (int64_t i = start; i < start + reach; ++i) {
+        const float first = x[i], second = x[i + reach];
+        x[i] = first + second;
+        x[i + reach] = first - second;
+      }
+  const float scale = (float)std::pow((double)width, -0.5);
+  for (int64_t i = 0; i < dim; ++i) x[i] *= scale;
+}
+
+static int64_t row_bytes(int64_t bits, int64_t dim) { return bits == FULL_BITS ? dim * 4 : dim * bits / 8 + 2; }
+
+static void pack(uint8_t* row, const float* x, int64_t bits, int64_t dim) {
+  if (bits == FULL_BITS) {
+    std::memcpy(row, x, dim * 4);
+    return;
+  }
+  const float steps = (float)(1 << bits);
+  float most = 0.f;
+  for (int64_t i = 0; i < dim; ++i) most = std::max(most, std::fabs(x[i]));
+  float width = narrow(most * (2.f / steps), row + dim * bits / 8);
+  width = std::max(width, 1.17549435e-38f);  // the least normal number
+  const auto number = [&](float value) {
+    return (uint8_t)std::min(std::max(std::floor(value / width + steps / 2), 0.f), steps - 1);
+  };
+  if (bits == 4)
+    for (int64_t i = 0; i < dim / 2; ++i) row[i] = (uint8_t)(number(x[2 * i]) | (number(x[2 * i + 1]) << 4));
+  else
+    for (int64_t i = 0; i < dim; ++i) row[i] = number(x[i]);
+}
+
+// Numbers of a row in the order in which they are stored: of 4 bits first the low halves of all bytes, then the high ones.
+// Returns their scale; a number n stands for (n + 0.5 - 2^(bits - 1)) times it.
+template <int BITS>
+static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
+  if (BITS == 4) {
+    const int64_t half = dim / 2;
+    SIMD for (int64_t i = 0; i < half; ++i) {
+      out[i] = (float)(int32_t)(row[i] & 15);
+      out[half + i] = (float)(int32_t)(row[i] >> 4);
+    }
+  } else {
+    SIMD for (int64_t i = 0; i < dim; ++i) out[i] = (float)(int32_t)row[i];
+  }
+  return wide(row + dim * BITS / 8);
+}
+
+static void as_stored(float* x, int64_t bits, int64_t dim, bool back) {
+  if (bits != 4) return;
+  std::vector<float> copy(x, x + dim);
+  for (int64_t i = 0; i < dim; ++i) {
+    const int64_t stored = (i % 2) * (dim / 2) + i / 2;
+    if (back) x[i] = copy[stored];
+    else x[stored] = copy[i];
+  }
+}
+
+struct Task {
+  int64_t row, group, first, last;  // slots [first, last), at most PIECE
+};
+
+// What the slots of a task give to the queries of their KV head: the greatest score, the sum of weights relative to it,
+// and the sum of the weighted values.
+struct Part {
+  float *most, *sum, *values;  // (queries), (queries), (queries, dim)
+};
+
+template <int BITS, int DIM>
+static void attend(const WindowSlots& window, const WindowGroup& group, const Task& task, const float* queries,
+                   int64_t any_dim, Part part, float* memory) {
+  const int64_t dim = DIM ? DIM : any_dim, count = group.queries, length = task.last - task.first;
+  const int64_t bytes = row_bytes(BITS, dim), stride = 2 * bytes * window.groups;
+  const uint8_t* rows = window.slots + (task.row * window.held + task.first) * stride + group.place * 2 * bytes;
+  const float offset = BITS == FULL_BITS ? 0.f : 0.5f - (float)(1 << (BITS - 1));
+  float *entry = memory, *scores = memory + dim;
+  const auto read = [&](const uint8_t* row) {
+    if (BITS != FULL_BITS) return numbers_of<BITS>(row, dim, entry);
+    std::memcpy(entry, row, dim * 4);
+    return 1.f;
+  };
+  for (int64_t q = 0; q < count; ++q) {  // the offset's share of each product
+    part.sum[q] = 0.f;
+    for (int64_t i = 0; i < dim; ++i) part.sum[q] += offset * queries[q * dim + i];
+  }
+  for (int64_t s = 0; s < length; ++s) {
+    const float scale = read(rows + s * stride);
+    for (int64_t q = 0; q < count; ++q) {
+      const float* query = queries + q * dim;
+      float score = part.sum[q];
+#pragma omp simd reduction(+ : score)
+      for (int64_t i = 0; i < dim; ++i) score += query[i] * entry[i];
+      scores[q * PIECE + s] = scale * score;
+    }
+  }
+  for (int64_t q = 0; q < count; ++q) {
+    float *own = scores + q * PIECE, most = own[0], sum = 0.f;
+    for (int64_t s = 1; s < length; ++s) most = std::max(most, own[s]);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t s = 0; s < length; ++s) {
+      own[s] = exp2_negative(own[s] - most);
+      sum += own[s];
+    }
+    part.most[q] = most;
+    part.sum[q] = sum;
+  }
+  std::fill(part.values, part.values + count * dim, 0.f);
+  for (int64_t s = 0; s < length; ++s) {
+    const float scale = read(rows + s * stride + bytes);
+    for (int64_t q = 0; q < count; ++q) {
+      const float weight = scores[q * PIECE + s] * scale;
+      float* values = part.values + q * dim;
+      SIMD for (int64_t i = 0; i < dim; ++i) values[i] += weight * (entry[i] + offset);
+    }
+  }
+}
+
+template <int BITS>
+static void attend(const WindowSlots& window, const WindowGroup& group, const Task& task, const float* queries,
+                   int64_t dim, Part part, float* memory) {
+  switch (dim) {
+    case 64: return attend<BITS, 64>(window, group, task, queries, dim, part, memory);
+    case 128: return attend<BITS, 128>(window, group, task, queries, dim, part, memory);
+    default: return attend<BITS, 0>(window, group, task, queries, dim, part, memory);
+  }
+}
+
+struct HadamardArguments {
+  const float* x;  // (rows, dim)
+  float* y;        // likewise, without gaps
+  int64_t x_stride, rows, dim;
+  int32_t threads;
+};
+
+extern "C" {
+int hadamard_rows(const HadamardArguments* a) {
+  in_parallel(a->threads, a->rows, [&](int, int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      float* y = a->y + row * a->dim;
+      std::copy(a->x + row * a->x_stride, a->x + row * a->x_stride + a->dim, y);
+      hadamard(y, a->dim);
+    }
+  });
+  return 0;
+}
+
+// Returns 1 if a token has no slot.
+int window_step(const WindowStepArguments* given, const WindowSlots* windows, const WindowGroup* groups) {
+  const WindowStepArguments& a = *given;
+  const int64_t dim = a.dim;
+  const float scale = (float)std::pow((double)dim, -0.5) * LOG2_E;  // weights are powers of two
+  std::vector<float> queries(a.batch * a.heads * dim), entry(2 * dim);
+  std::vector<Task> tasks;
+  int64_t most = 0;
+  for (int64_t b = 0; b < a.batch; ++b)
+    for (int64_t g = 0; g < a.groups; ++g) {
+      const WindowGroup& group = groups[g];
+      const WindowSlots& window = windows[group.window];
+      const bool packs = window.bits != FULL_BITS;
+      const int64_t place = a.seen[b];
+      const int64_t slot = place < a.sinks ? place : a.sinks + (place - a.sinks) % window.tokens;
+      if (slot >= window.held) return 1;
+      const float *cos = a.cos + b * a.cos_stride, *sin = a.sin + b * a.sin_stride;
+      const auto turn = [&](float* out, const float* x) {
+        if (a.cos) rotate(out, x, cos, sin, a.turned, dim);
+        else std::copy(x, x + dim, out);
+      };
+      float *key = entry.data(), *value = key + dim;
+      turn(key, a.keys + b * a.keys_stride + g * dim);
+      if (a.center)
+        for (int64_t i = 0; i < dim; ++i) key[i] -= a.center[g * dim + i];
+      const float* given_value = a.values + b * a.values_stride + g * dim;
+      std::copy(given_value, given_value + dim, value);
+      if (packs) {
+        hadamard(key, dim);
+        hadamard(value, dim);
+      }
+      const int64_t bytes = row_bytes(window.bits, dim);
+      uint8_t* row = window.slots + (((b * window.held + slot) * window.groups) + group.place) * 2 * bytes;
+      pack(row, key, window.bits, dim);
+      pack(row + bytes, value, window.bits, dim);
+      for (int64_t h = group.first_query; h < group.first_query + group.queries; ++h) {
+        float* query = queries.data() + (b * a.heads + h) * dim;
+        turn(query, a.queries + b * a.queries_stride + h * dim);
+        if (packs) hadamard(query, dim);
+        as_stored(query, window.bits, dim, false);
+        for (int64_t i = 0; i < dim; ++i) query[i] *= scale;
+      }
+      most = std::max(most, group.queries);
+      const int64_t filled = std::min(place + 1, window.held);
+      for (int64_t first = 0; first < filled; first += PIECE)
+        tasks.push_back({b, g, first, std::min(first + PIECE, filled)});
+    }
+  const int64_t count = (int64_t)tasks.size(), each = most * (dim + 2);
+  std::vector<float> parts(count * each);
+  const auto part_of = [&](int64_t task) {
+    float* memory = parts.data() + task * each;
+    return Part{memory, memory + most, memory + 2 * most};
+  };
+  const int threads = count * PIECE < WORTH_SHARING ? 1 : a.threads;
+  in_parallel(threads, count, [&](int, int64_t begin, int64_t end) {
+    std::vector<float> memory(dim + most * (PIECE + 1));
+    for (int64_t t = begin; t < end; ++t) {
+      const WindowGroup& group = groups[tasks[t].group];
+      const WindowSlots& window = windows[group.window];
+      const float* own = queries.data() + (tasks[t].row * a.heads + group.first_query) * dim;
+      const auto by_bits = window.bits == 4 ? attend<4> : window.bits == 8 ? attend<8> : attend<FULL_BITS>;
+      by_bits(window, group, tasks[t], own, dim, part_of(t), memory.data());
+    }
+  });
+  for (int64_t t = 0; t < count;) {  // the parts of one KV head stand side by side
+    const Task& first = tasks[t];
+    const WindowGroup& group = groups[first.group];
+    int64_t end = t;
+    while (end < count && tasks[end].row == first.row && tasks[end].group == first.group) ++end;
+    for (int64_t q = 0; q < group.queries; ++q) {
+      float *out = a.y + (first.row * a.heads + group.first_query + q) * dim, greatest = -INFINITY, sum = 0.f;
+      for (int64_t p = t; p < end; ++p) greatest = std::max(greatest, part_of(p).most[q]);
+      std::fill(out, out + dim, 0.f);
+      for (int64_t p = t; p < end; ++p) {
+        const Part part = part_of(p);
+        const float weight = exp2_negative(part.most[q] - greatest);
+        sum += weight * part.sum[q];
+        SIMD for (int64_t i = 0; i < dim; ++i) out[i] += weight * part.values[q * dim + i];
+      }
+      for (int64_t i = 0; i < dim; ++i) out[i] /= sum;
+      const int64_t bits = windows[group.window].bits;
+      as_stored(out, bits, dim, true);
+      if (bits != FULL_BITS) hadamard(out, dim);
+    }
+    t = end;
+  }
+  for (int64_t b = 0; b < a.batch; ++b) a.seen[b] += 1;
+  return 0;
+}
+}

@@ -1,0 +1,169 @@
+"""One token of a layer with windows: the C++ kernel against float64, on the slots that it has written itself."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_models import difference
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
+
+from recurformer import convert
+from recurformer.model import cpp_step, native
+from recurformer.model.layout import head_layout, rotate
+from recurformer.model.mixer import ReplacedHeads
+from recurformer.model.mixer_window import WindowMixer
+from recurformer.model.packed import BITS, FULL_BITS, hadamard, pack, unpack
+
+pytestmark = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+
+SINKS, COPIES = 2, (2, 1, 3)
+SEEN = [0, 1, 9, 30]  # of each row: an empty ring, a part of one, rings that have turned
+
+
+def windows(bits, dim):
+    """A layer of three KV heads: two windows of some bits, between them one of full precision."""
+    heads = [head for group, copies in enumerate(COPIES) for head in range(3 * group, 3 * group + copies)]
+    sizes = SimpleNamespace(
+        group_windows=[[7, 4, 200]], group_bits=[[bits, FULL_BITS, bits]], sink_tokens=SINKS, attention_dropout=0.0
+    )
+    sizes.window_tokens = None
+    mixer = WindowMixer(sizes, head_layout(heads, 9, 3), dim, 0).eval()
+    if mixer.center is not None:
+        mixer.center.normal_()
+    return mixer
+
+
+def numbers(packed, bits):
+    """Slots (..., width) as keys and values (..., dim) each, in float64."""
+    halves = packed.chunk(2, -1)
+    return [x.double() if bits == FULL_BITS else unpack(x, bits, torch.float64) for x in halves]
+
+
+def filled(mixer, dim):
+    """A cache in which the rows have seen some tokens."""
+    layer = SimpleNamespace(conv_states={}, recurrent_states={0: torch.tensor(SEEN).unsqueeze(1)})
+    for index, window in enumerate(mixer.windows):
+        x = torch.randn(len(SEEN), min(window.slots, 40), len(window.groups), 2, dim)
+        full = window.bits == FULL_BITS
+        layer.conv_states[index] = (x if full else pack(x, window.bits)).flatten(-2)
+    return SimpleNamespace(layers=[layer])
+
+
+def given(dim, rotated):
+    """Values and heads of one token of each row, parts of wider tensors as projections give them."""
+    rows = len(SEEN)
+    wide = torch.randn(rows, 1, 9, dim)
+    turns = tuple(torch.randn(rows, 1, rotated) for _ in range(2)) if rotated else None
+    heads = ReplacedHeads(torch.empty(0), wide[:, :, 1:7], torch.randn(rows, 1, 4, dim)[:, :, 1:], turns)
+    return torch.randn(rows, 1, 3 * dim), heads
+
+
+def expected(mixer, values, heads, cache, seen):
+    """Outputs (B, heads, dim) in float64, from the slots after the step."""
+    queries, _ = rotate(heads.queries.transpose(1, 2).double(), heads.keys.transpose(1, 2).double(), exact(heads))
+    outputs = []
+    for group, (first, last) in enumerate(mixer.query_spans):
+        index, place, *_ = mixer.places[group]
+        window, slots = mixer.windows[index], cache.layers[0].conv_states[index]
+        keys, entries = numbers(slots[:, :, place], window.bits)  # (B, held, dim)
+        visible = window._slot_places(seen, slots.shape[1]) >= 0
+        own = queries[:, first:last, 0]
+        own = own if window.bits == FULL_BITS else hadamard(own)
+        scores = own @ keys.transpose(1, 2) / keys.shape[-1] ** 0.5
+        output = scores.masked_fill(~visible.unsqueeze(1), -torch.inf).softmax(-1) @ entries
+        outputs.append(output if window.bits == FULL_BITS else hadamard(output))
+    return torch.cat(outputs, 1)
+
+
+def exact(heads):
+    """The turns in float64."""
+    return heads.position_embeddings and tuple(x.double() for x in heads.position_embeddings)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("dim", "rotated"), [(6, 6), (24, 0), (64, 64), (80, 32), (128, 128)])
+@torch.no_grad()
+def test_a_step_writes_one_slot_and_attends_to_all(bits, dim, rotated):
+    torch.manual_seed(0)
+    mixer = windows(bits, dim)
+    cache = filled(mixer, dim)
+    slots, seen = cache.layers[0].conv_states, cache.layers[0].recurrent_states[0]
+    for step in range(12):
+        before = {index: x.clone() for index, x in slots.items()}
+        values, heads = given(dim, rotated)
+        output = mixer._step(values, cache, seen, heads)
+        assert seen[:, 0].tolist() == [start + step + 1 for start in SEEN]
+        truth = expected(mixer, values, heads, cache, seen)
+        assert difference(output[:, 0].double(), truth.flatten(1)) < 1e-5
+        _, keys = rotate(heads.queries.transpose(1, 2), heads.keys.transpose(1, 2), heads.position_embeddings)
+        keys = keys[:, :, 0] if mixer.center is None else keys[:, :, 0] - mixer.center
+        for index, window in enumerate(mixer.windows):
+            held, groups = slots[index].shape[1], list(window.groups)
+            assert held == min(window.slots, 40 + step + 1)
+            entry = torch.cat([keys[:, groups], values.view(len(SEEN), 3, dim)[:, groups]], -1)
+            parts = entry.double().chunk(2, -1)
+            kept = parts if window.bits == FULL_BITS else [hadamard(x) for x in parts]
+            for row, start in enumerate(SEEN):
+                place = start + step
+                slot = place if place < SINKS else SINKS + (place - SINKS) % window.tokens
+                others = [other for other in range(min(held, before[index].shape[1])) if other != slot]
+                assert torch.equal(slots[index][row, others], before[index][row, others])
+                for found, wanted in zip(numbers(slots[index][row, slot], window.bits), kept, strict=True):
+                    step_width = 2 * wanted[row].abs().amax(-1, keepdim=True) / 2**window.bits
+                    assert ((found - wanted[row]).abs() <= 0.52 * step_width + 1e-5 + 0.004 * wanted[row].abs()).all()
+
+
+@torch.no_grad()
+def test_a_slot_out_of_place_would_show():
+    torch.manual_seed(0)
+    mixer = windows(8, 16)
+    cache = filled(mixer, 16)
+    seen = cache.layers[0].recurrent_states[0]
+    values, heads = given(16, 16)
+    output = mixer._step(values, cache, seen, heads)
+    cache.layers[0].conv_states[1][-1] = cache.layers[0].conv_states[1][-1].roll(1, 0)
+    seen[1] += 1
+    wrong = expected(mixer, values, heads, cache, seen).flatten(1)
+    assert difference(output[:1, 0].double(), wrong[:1]) < 1e-5  # neither row 0 nor a whole ring in another order
+    assert difference(output[1:2, 0].double(), wrong[1:2]) > 0.01
+
+
+@torch.no_grad()
+def test_a_token_without_a_slot_is_refused():
+    mixer = windows(4, 16)
+    cache = filled(mixer, 16)
+    cache.layers[0].conv_states = {index: x[:, :3].contiguous() for index, x in cache.layers[0].conv_states.items()}
+    values, heads = given(16, 16)
+    with pytest.raises(RuntimeError, match="has no slot"):
+        mixer._step(values, cache, cache.layers[0].recurrent_states[0], heads)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@torch.no_grad()
+def test_models_decode_by_the_kernel_as_in_float64(static, monkeypatch):
+    """Rings that turn, rows with padding, pieces of several tokens between steps."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
+        vocab_size=50, initializer_range=0.3,
+    )  # fmt: skip
+    sizes = [[5, 9, 3], [200, 5]]
+    model = convert(
+        LlamaForCausalLM(config), [[0, 1, 2, 3, 6], [1, 4, 5]], mixer="window", sink_tokens=SINKS, window_tokens=sizes
+    ).eval()
+    tokens, mask = torch.randint(50, (3, 40)), torch.ones(3, 40, dtype=torch.long)
+    mask[0, :4] = mask[1, :6] = 0
+    step, called = cpp_step.window_step, []
+    monkeypatch.setattr(cpp_step, "window_step", lambda inputs: called.append(1) or step(inputs))
+    logits = {}
+    for dtype in (torch.float64, torch.float32):
+        model = model.to(dtype)
+        cache = StaticCache(config=model.config, max_cache_len=40) if static else DynamicCache(config=model.config)
+        parts = [0, 7, 8, 9, 10, 14, *range(15, 41)]
+        pieces = [
+            model(tokens[:, i:j], attention_mask=mask[:, :j], past_key_values=cache).logits for i, j in pairwise(parts)
+        ]
+        logits[dtype] = torch.cat(pieces, 1).double()
+    assert difference(logits[torch.float32][mask.bool()], logits[torch.float64][mask.bool()]) < 1e-4
+    assert len(called) == 2 * (3 + 26)
