@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import recurformer
+from recurformer.model import cpp_step, native
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.convert import convert
 from recurformer.model.fused import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
@@ -204,3 +205,20 @@ def test_a_copy_of_a_folded_model_is_not_folded_and_its_own():
         parameter.zero_()
     with recurformer.folded(model):
         assert torch.equal(model(ids).logits, expected)
+
+
+@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.06)])
+@torch.no_grad()
+def test_an_originals_single_tokens_are_multiplied_by_the_kernel(dtype, tolerance, monkeypatch):
+    product, called = cpp_step.product, []
+    monkeypatch.setattr(cpp_step, "product", lambda *given: called.append(1) or product(*given))
+    model = make_backbone("llama_gqa_tied").to(dtype)
+    exact = run_everything(deepcopy(model).double())
+    assert not called
+    with recurformer.folded(model):
+        results = run_everything(deepcopy(model))
+        linear = sum(isinstance(module, nn.Linear) for module in model.modules())
+    assert len(called) == 3 * linear  # in each of the three last pieces
+    assert all(type(module) is nn.Linear for module in model.modules() if isinstance(module, nn.Linear))
+    assert max(map(difference, (x.double() for x in results), exact)) < tolerance

@@ -102,12 +102,15 @@ def test_what_the_kernel_cannot_take_goes_through_torch(field, change):
 @pytest.mark.parametrize("batch", [1, cpp_step.MOST_ROWS + 1])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [3, 700])
-def test_few_rows_equal_a_linear_layer(batch, bias, outputs, monkeypatch):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2**-7)])
+def test_few_rows_equal_a_linear_layer(batch, bias, outputs, dtype, tolerance, monkeypatch):
     torch.manual_seed(0)
     product, called = cpp_step.product, []
     monkeypatch.setattr(cpp_step, "product", lambda *given: called.append(1) or product(*given))
-    layer, x = torch.nn.Linear(70, outputs, bias=bias), torch.randn(batch, 2, 70)
+    layer, x = torch.nn.Linear(70, outputs, bias=bias, dtype=dtype), torch.randn(batch, 2, 70, dtype=dtype)
+    exact = copy.deepcopy(layer).double()
     for rows in (x, x[:, 1:]):
         with torch.no_grad():
-            assert difference(few_rows(rows, layer.weight, layer.bias), layer(rows)) < 1e-6
+            found = few_rows(rows, layer.weight, layer.bias)
+            assert found.dtype == dtype and difference(found.double(), exact(rows.double())) < tolerance
     assert len(called) == (batch == 1 and native.refuses() is None)

@@ -22,14 +22,14 @@ UNKNOWN_WIDTH = 1  # exit status of the scan; 2: A is not negative
 PARALLEL_FROM = 2**18  # state updates or taps; fewer are not worth waking a second thread
 
 
-def refuses(*tensors: Tensor | None) -> str | None:
-    """Return why the kernels cannot take these tensors, or None: they read float32 on the CPU."""
+def refuses(*tensors: Tensor | None, dtype: torch.dtype = torch.float32) -> str | None:
+    """Return why the kernels cannot take these tensors, or None: they read one type, float32 but for some, on the CPU."""
     name = forced()
     if name not in (None, "cpp"):
         return f"{ENVIRONMENT_VARIABLE} is {name}"
     for x in tensors:
-        if x is not None and (x.dtype != torch.float32 or x.device.type != "cpu"):
-            return f"the C++ kernels take float32 on the CPU, not {x.dtype} on {x.device}"
+        if x is not None and (x.dtype != dtype or x.device.type != "cpu"):
+            return f"the C++ kernels take {dtype} on the CPU, not {x.dtype} on {x.device}"
     return native.refuses()
 
 

@@ -79,12 +79,23 @@ WindowArguments = structure(
     {"x": ROW, "weight": "channels taps", "bias": "?channels", "window": f"{ROW} taps", "y": ROW},
     "x_stride batch channels taps",
 )
-ProductArguments = structure(
-    "ProductArguments",
-    {"x": "batch features", "weight": "outputs features", "bias": "?outputs", "y": "batch outputs"},
-    "x_stride batch features outputs",
-    "threads",
-)
+PRODUCT = {"x": "batch features", "weight": "outputs features", "bias": "?outputs", "y": "batch outputs"}
+PRODUCTS = {
+    torch.float32: (
+        "product",
+        structure("ProductArguments", PRODUCT, "x_stride batch features outputs", "threads"),
+    ),
+    torch.bfloat16: (
+        "half_product",
+        structure(
+            "HalfProductArguments",
+            {name: f"{shape} bfloat16" for name, shape in PRODUCT.items()},
+            "x_stride batch features outputs",
+            "threads",
+        ),
+    ),
+}
+"""Function and arguments, by type; sums are of float32."""
 BlockArguments = structure(
     "BlockArguments",
     {
@@ -173,7 +184,10 @@ def hadamard(x: Tensor) -> Tensor:
 
 
 def refuses_step(
-    rows: Iterable[Tensor | None], dense: Iterable[Tensor | None], most_rows: int | None = None
+    rows: Iterable[Tensor | None],
+    dense: Iterable[Tensor | None],
+    most_rows: int | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> str | None:
     """Return why a step cannot take `rows` (B, X), parts of wider ones too, and `dense` tensors, or None."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -181,7 +195,7 @@ def refuses_step(
     given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
     if most_rows is not None and len(given_rows[0]) > most_rows:
         return f"a matrix product of more than {most_rows} rows is quicker in torch"
-    reason = refuses(*given_rows, *given_dense)
+    reason = refuses(*given_rows, *given_dense, dtype=dtype)
     if reason is not None:
         return reason
     gaps = any(x.stride(-1) != 1 for x in given_rows) or any(not x.is_contiguous() for x in given_dense)
@@ -270,9 +284,10 @@ def window_step(inputs: WindowStepInputs) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + bias (B, outputs) for few rows x (B, features)."""
+    """Return x W^T + bias (B, outputs) for few rows x (B, features), all of a type in `PRODUCTS`."""
+    function, arguments = PRODUCTS[torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32]
     y = x.new_empty(len(x), len(weight))
     sizes = {"x_stride": x.stride(0), "batch": len(x), "features": x.shape[1], "outputs": len(weight)}
     tensors = {"x": x, "weight": weight, "bias": bias, "y": y}
-    native.call("product", ProductArguments.of(tensors, sizes | {"threads": _threads(weight)}))
+    native.call(function, arguments.of(tensors, sizes | {"threads": _threads(weight)}))
     return y

@@ -106,7 +106,8 @@ def state_step(inputs: StepInputs) -> Tensor:
 
 def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + bias (B, L, outputs) of x (B, L, features); reading W bounds it for one token of few sequences."""
-    if x.shape[1] == 1 and cpp_step.refuses_step((x[:, 0],), (weight, bias), MOST_ROWS) is None:
+    few = x.dim() == 3 and x.shape[1] == 1 and x.dtype in cpp_step.PRODUCTS
+    if few and cpp_step.refuses_step((x[:, 0],), (weight, bias), MOST_ROWS, x.dtype) is None:
         return cpp_step.product(x[:, 0], weight, bias).unsqueeze(1)
     return F.linear(x, weight, bias)
 

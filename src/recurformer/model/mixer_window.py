@@ -47,9 +47,11 @@ class Window:
         """Number of tokens whose keys and values the cache holds at most."""
         return self.sinks + self.tokens
 
-    def width(self, head_dim: int, itemsize: int) -> int:
-        """Return the bytes of a slot of one KV head, numbers of full bits having `itemsize` each."""
-        return 2 * (head_dim * itemsize if self.bits == FULL_BITS else packed_bytes(head_dim, self.bits))
+    def stored(self, head_dim: int, itemsize: int) -> tuple[int, int, int]:
+        """Return tokens of the ring, bits of a stored number, and bytes of a slot, where unpacked ones have `itemsize`."""
+        if self.bits == FULL_BITS:
+            return self.tokens, 8 * itemsize, 2 * head_dim * itemsize
+        return self.tokens, self.bits, 2 * packed_bytes(head_dim, self.bits)
 
     def no_slots(self, entries: Tensor, held: int) -> Tensor:
         """Return slots without tokens (B, held, KV heads, width) for entries (B, L, KV heads, 2 head_dim)."""
@@ -345,9 +347,11 @@ class WindowMixer(Mixer):
         cos, sin = heads.position_embeddings or (None, None)
         held = cache.layers[self.layer_index].conv_states
         full = [slots for slots in held.values() if slots.dtype != torch.uint8]
+        dropped, dtype = self.training and self.dropout, values.dtype
+        if values.shape[1] != 1 or dropped or dtype not in (torch.float32, torch.bfloat16):
+            return None
         rows = (heads.queries, heads.keys, values, cos, sin, self.center, *full)
-        dropped = self.training and self.dropout
-        if values.shape[1] != 1 or dropped or cpp_step.refuses_step(rows, ()) is not None:
+        if cpp_step.refuses_step(rows, (), dtype=dtype) is not None:
             return None
         room = room_of(cache)
         for index, window in enumerate(self.windows):
@@ -356,19 +360,19 @@ class WindowMixer(Mixer):
                 held[index] = torch.cat([slots, slots.new_zeros(len(slots), 1, *slots.shape[2:])], 1)
         return cpp_step.window_step(
             cpp_step.WindowStepInputs(
-                queries=heads.queries[:, 0],
-                keys=heads.keys[:, 0],
-                values=values.view(len(values), -1, self.head_dim),
-                cos=None if cos is None else cos[:, 0],
-                sin=None if sin is None else sin[:, 0],
-                center=self.center,
+                queries=heads.queries[:, 0].float(),
+                keys=heads.keys[:, 0].float(),
+                values=values.view(len(values), -1, self.head_dim).float(),
+                cos=None if cos is None else cos[:, 0].float(),
+                sin=None if sin is None else sin[:, 0].float(),
+                center=None if self.center is None else self.center.float(),
                 seen=seen,
                 slots=list(held.values()),
-                windows=[(window.tokens, window.bits, window.width(self.head_dim, 4)) for window in self.windows],
+                windows=[window.stored(self.head_dim, dtype.itemsize) for window in self.windows],
                 groups=self.places,
                 sinks=self.windows[0].sinks,
             )
-        ).unsqueeze(1)
+        )[:, None].to(dtype)
 
     def _hold(self, cache: Cache, state: Tensor, index: int) -> None:
         """Put a tensor (B, ...) that may grow into the cache, as the "conv" state of this number."""

@@ -37,6 +37,7 @@ INSTRUCTION_SETS = {
     "AVX2": ("-march=x86-64-v3", "-mtune=native"),
 }
 COMPILERS = ("g++", "c++", "clang++")
+TYPES = {"int64": torch.int64, "bfloat16": torch.bfloat16}
 LONGEST_COMPILATION = 300  # seconds
 TILE_STEPS = 32  # time steps of a tile, and between two states that the scan keeps for its backward pass
 
@@ -105,8 +106,8 @@ def structure(name: str, shapes: Mapping[str, str], sizes: str = "", counts: str
     Args:
         name: of the struct.
         shapes: by tensor, names of sizes, split by blanks; "?" in front where it may be missing. Rows of a tensor
-            whose stride is a member, as `<tensor>_stride`, may have gaps between them. "int64" at the end is the
-            type of a tensor that is not float32.
+            whose stride is a member, as `<tensor>_stride`, may have gaps between them. A type of
+            `TYPES` at the end is that of a tensor that is not float32.
         sizes: names of the int64 members, split by blanks.
         counts: names of the int32 members.
     """
@@ -120,8 +121,8 @@ def structure(name: str, shapes: Mapping[str, str], sizes: str = "", counts: str
                 field,
                 shape.startswith("?"),
                 f"{field}_stride" in own,
-                tuple(shape.strip("?").removesuffix(" int64").split()),
-                torch.int64 if shape.endswith(" int64") else torch.float32,
+                tuple(size for size in shape.strip("?").split() if size not in TYPES),
+                TYPES.get(shape.split()[-1], torch.float32),
             )
             for field, shape in shapes.items()
         ],

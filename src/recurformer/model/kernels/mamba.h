@@ -61,6 +61,21 @@ static inline float softplus(float x) {
   return (x > 0.f ? x : 0.f) + 2.f * s * p;
 }
 
+static inline float wide(uint16_t half) {  // of a bfloat16
+  const uint32_t bits = (uint32_t)half << 16;
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+static inline uint16_t narrow(float x) {  // to the nearest bfloat16, ties to even
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  if (x != x) return (uint16_t)((bits >> 16) | 64u);  // rounding could carry a NaN into infinity
+  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+static inline float wide(float x) { return x; }
+
 using Tile = float[STEPS][LANES];
 
 // Copies of T rows of `width` channels. All loads of a tile are independent, so that cache misses overlap.

@@ -25,24 +25,18 @@ struct WindowStepArguments {
 
 constexpr int64_t PIECE = 128;           // slots of a task, the unit that threads share
 constexpr int64_t WORTH_SHARING = 1024;  // slots of all groups; fewer are not worth waking a second thread
-constexpr int FULL_BITS = 16;            // in the words of mixer_window.py: numbers as the model computes them
+constexpr int HALF = 16, SINGLE = 32;    // bits of numbers as the model computes them: bfloat16 or float32
 
-static inline float wide(const uint8_t* bytes) {
+static inline float wide_at(const uint8_t* bytes) {
   uint16_t half;
   std::memcpy(&half, bytes, 2);
-  const uint32_t bits = (uint32_t)half << 16;
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
+  return wide(half);
 }
 
-// Nearest bfloat16, ties to even, of a finite x.
-static inline float narrow(float x, uint8_t* bytes) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  const uint16_t half = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+static inline float narrow_at(float x, uint8_t* bytes) {
+  const uint16_t half = narrow(x);
   std::memcpy(bytes, &half, 2);
-  return wide(bytes);
+  return wide(half);
 }
 
 static void rotate(float* out, const float* x, const float* cos, const float* sin, int64_t turned, int64_t dim) {
@@ -68,17 +62,21 @@ static void hadamard(float* x, int64_t dim) {
   for (int64_t i = 0; i < dim; ++i) x[i] *= scale;
 }
 
-static int64_t row_bytes(int64_t bits, int64_t dim) { return bits == FULL_BITS ? dim * 4 : dim * bits / 8 + 2; }
+static int64_t row_bytes(int64_t bits, int64_t dim) { return dim * bits / 8 + (bits < HALF ? 2 : 0); }
 
 static void pack(uint8_t* row, const float* x, int64_t bits, int64_t dim) {
-  if (bits == FULL_BITS) {
+  if (bits == SINGLE) {
     std::memcpy(row, x, dim * 4);
+    return;
+  }
+  if (bits == HALF) {
+    for (int64_t i = 0; i < dim; ++i) narrow_at(x[i], row + 2 * i);
     return;
   }
   const float steps = (float)(1 << bits);
   float most = 0.f;
   for (int64_t i = 0; i < dim; ++i) most = std::max(most, std::fabs(x[i]));
-  float width = narrow(most * (2.f / steps), row + dim * bits / 8);
+  float width = narrow_at(most * (2.f / steps), row + dim * bits / 8);
   width = std::max(width, 1.17549435e-38f);  // the least normal number
   const auto number = [&](float value) {
     return (uint8_t)std::min(std::max(std::floor(value / width + steps / 2), 0.f), steps - 1);
@@ -90,9 +88,17 @@ static void pack(uint8_t* row, const float* x, int64_t bits, int64_t dim) {
 }
 
 // Numbers of a row in the order in which they are stored: of 4 bits first the low halves of all bytes, then the high ones.
-// Returns their scale; a number n stands for (n + 0.5 - 2^(bits - 1)) times it.
+// Returns their scale; a number n of few bits stands for (n + 0.5 - 2^(bits - 1)) times it.
 template <int BITS>
 static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
+  if (BITS == SINGLE) {
+    std::memcpy(out, row, dim * 4);
+    return 1.f;
+  }
+  if (BITS == HALF) {
+    for (int64_t i = 0; i < dim; ++i) out[i] = wide_at(row + 2 * i);
+    return 1.f;
+  }
   if (BITS == 4) {
     const int64_t half = dim / 2;
     SIMD for (int64_t i = 0; i < half; ++i) {
@@ -102,7 +108,7 @@ static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
   } else {
     SIMD for (int64_t i = 0; i < dim; ++i) out[i] = (float)(int32_t)row[i];
   }
-  return wide(row + dim * BITS / 8);
+  return wide_at(row + dim * BITS / 8);
 }
 
 static void as_stored(float* x, int64_t bits, int64_t dim, bool back) {
@@ -131,19 +137,14 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   const int64_t dim = DIM ? DIM : any_dim, count = group.queries, length = task.last - task.first;
   const int64_t bytes = row_bytes(BITS, dim), stride = 2 * bytes * window.groups;
   const uint8_t* rows = window.slots + (task.row * window.held + task.first) * stride + group.place * 2 * bytes;
-  const float offset = BITS == FULL_BITS ? 0.f : 0.5f - (float)(1 << (BITS - 1));
+  const float offset = BITS >= HALF ? 0.f : 0.5f - (float)(1 << (BITS - 1) % SINGLE);
   float *entry = memory, *scores = memory + dim;
-  const auto read = [&](const uint8_t* row) {
-    if (BITS != FULL_BITS) return numbers_of<BITS>(row, dim, entry);
-    std::memcpy(entry, row, dim * 4);
-    return 1.f;
-  };
   for (int64_t q = 0; q < count; ++q) {  // the offset's share of each product
     part.sum[q] = 0.f;
     for (int64_t i = 0; i < dim; ++i) part.sum[q] += offset * queries[q * dim + i];
   }
   for (int64_t s = 0; s < length; ++s) {
-    const float scale = read(rows + s * stride);
+    const float scale = numbers_of<BITS>(rows + s * stride, dim, entry);
     for (int64_t q = 0; q < count; ++q) {
       const float* query = queries + q * dim;
       float score = part.sum[q];
@@ -165,7 +166,7 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   }
   std::fill(part.values, part.values + count * dim, 0.f);
   for (int64_t s = 0; s < length; ++s) {
-    const float scale = read(rows + s * stride + bytes);
+    const float scale = numbers_of<BITS>(rows + s * stride + bytes, dim, entry);
     for (int64_t q = 0; q < count; ++q) {
       const float weight = scores[q * PIECE + s] * scale;
       float* values = part.values + q * dim;
@@ -215,7 +216,7 @@ int window_step(const WindowStepArguments* given, const WindowSlots* windows, co
     for (int64_t g = 0; g < a.groups; ++g) {
       const WindowGroup& group = groups[g];
       const WindowSlots& window = windows[group.window];
-      const bool packs = window.bits != FULL_BITS;
+      const bool packs = window.bits < HALF;
       const int64_t place = a.seen[b];
       const int64_t slot = place < a.sinks ? place : a.sinks + (place - a.sinks) % window.tokens;
       if (slot >= window.held) return 1;
@@ -263,7 +264,10 @@ int window_step(const WindowStepArguments* given, const WindowSlots* windows, co
       const WindowGroup& group = groups[tasks[t].group];
       const WindowSlots& window = windows[group.window];
       const float* own = queries.data() + (tasks[t].row * a.heads + group.first_query) * dim;
-      const auto by_bits = window.bits == 4 ? attend<4> : window.bits == 8 ? attend<8> : attend<FULL_BITS>;
+      const auto by_bits = window.bits == 4      ? attend<4>
+                           : window.bits == 8    ? attend<8>
+                           : window.bits == HALF ? attend<HALF>
+                                                 : attend<SINGLE>;
       by_bits(window, group, tasks[t], own, dim, part_of(t), memory.data());
     }
   });
@@ -285,7 +289,7 @@ int window_step(const WindowStepArguments* given, const WindowSlots* windows, co
       for (int64_t i = 0; i < dim; ++i) out[i] /= sum;
       const int64_t bits = windows[group.window].bits;
       as_stored(out, bits, dim, true);
-      if (bits != FULL_BITS) hadamard(out, dim);
+      if (bits < HALF) hadamard(out, dim);
     }
     t = end;
   }
