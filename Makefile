@@ -52,7 +52,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 		{ echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	# The words of environment.yml. A local or CPU build of the locked torch is taken where one is offered.
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .[suite]
 	@rm -f $@ && echo "$(PLACE)" > $@
 
 # mamba-ssm for GPUs, compiled with nvcc against the torch that is there.
@@ -154,7 +154,7 @@ bench-check: bench
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet $$(grep '^torch==' requirements.lock)
-	build/lock/bin/python -m pip install --quiet '.[dev,longbench]'
+	build/lock/bin/python -m pip install --quiet '.[suite,dev,longbench]'
 	{ head -1 requirements.lock; build/lock/bin/python -m pip list --format=freeze \
 		| grep -viE '^(recurformer|pip|setuptools)==' | sed 's/+cpu//' | sort -f; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock

@@ -13,6 +13,7 @@ tokenizers put nothing before or after a text by themselves; prompts carry their
 
 import json
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,7 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     Raises:
         ResourceError: the file is truncated, corrupt, or of an architecture that transformers cannot read.
     """
+    import_module("gguf")  # an extra, which transformers reads them with
     try:
         model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
