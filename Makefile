@@ -5,7 +5,7 @@ PYTHON ?= python3
 CORES ?= all
 CONFIG ?= config/default.yaml
 BENCH ?=
-# trackio or mlflow: what `make dashboard` opens (docs/tracking.md).
+# trackio or mlflow: what `make dashboard` opens (docs/provenance.md).
 TRACKER ?= trackio
 # A folder of workflow/profiles, or a copy anywhere: who runs the jobs instead of this machine's cores (docs/clusters.md).
 PROFILE ?=
