@@ -81,7 +81,7 @@ class Sizes:
         Raises:
             ValueError: there is no such checkpoint, or a size is not in its config.json.
         """
-        place = backbone.get("folder") or backbone.get("repo")
+        place = backbone.get("folder") or backbone.get("repo") or ""
         if not backbone.get("shape") and not place:
             hidden, head_dim = backbone["hidden_size"], backbone["head_dim"]
             width, kv_width = backbone["heads"] * head_dim, backbone["kv_heads"] * head_dim
