@@ -5,18 +5,24 @@ PYTHON ?= python3
 CORES ?= all
 CONFIG ?= config/default.yaml
 BENCH ?=
-# trackio or mlflow: what `make dashboard` opens (docs/tracking.md).
+# trackio or mlflow: what `make dashboard` opens (docs/provenance.md).
 TRACKER ?= trackio
-# A folder of workflow/profiles: who runs the jobs instead of this machine's cores (docs/clusters.md).
+# A folder of workflow/profiles, or a copy anywhere: who runs the jobs instead of this machine's cores (docs/clusters.md).
 PROFILE ?=
+# More words for Snakemake, such as the account and partition of a cluster.
+SNAKEMAKE_ARGS ?=
 
 STUDY_FILES = $(foreach file,$(CONFIG),$(or $(wildcard $(file)),$(error $(file): no such study; CONFIG names files such as config/default.yaml)))
 STUDY = $(shell sed -nE "s/^study: *[\"']?([A-Za-z0-9_-]+).*/\1/p" $(STUDY_FILES))
 REPORT = $(if $(filter default,$(lastword $(STUDY))),results,results/$(lastword $(STUDY)))/report.html
 
 INSTALLED := $(VENV)/.installed
-PLUGIN := $(PROFILE:%=$(VENV)/.profile-%)
-RUNNER = $(if $(PROFILE),--workflow-profile workflow/profiles/$(PROFILE),--cores $(CORES))
+SITE := $(if $(PROFILE),$(or $(firstword $(wildcard $(PROFILE:%=workflow/profiles/%/profile.yaml) $(PROFILE:%=%/profile.yaml))),$(error \
+	$(PROFILE): no such profile; PROFILE names a folder of workflow/profiles, or another one with a profile.yaml)))
+# A copy has the plugin of its executor; one that no extra brings is installed by hand.
+PLUGIN := $(if $(SITE),$(shell sed -nE 's/^executor: *([a-z-]+).*/\1/p' $(SITE) | while read one; do \
+	grep -q "^$$one = \[" pyproject.toml && echo $(VENV)/.profile-$$one; done))
+RUNNER = $(if $(SITE),--workflow-profile $(dir $(SITE)),--cores $(CORES))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # The environment's own packages are meant, whatever a login sets.
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
@@ -52,7 +58,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 		{ echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	# The words of environment.yml. A local or CPU build of the locked torch is taken where one is offered.
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .[suite]
 	@rm -f $@ && echo "$(PLACE)" > $@
 
 # mamba-ssm for GPUs, compiled with nvcc against the torch that is there.
@@ -63,11 +69,11 @@ $(VENV)/.cuda: containers/install-cuda pyproject.toml $(INSTALLED)
 cuda: $(VENV)/.cuda
 
 results: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(STUDY_FILES)
+	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(STUDY_FILES) $(SNAKEMAKE_ARGS)
 
 # What the reviewers asked for: eviction methods, other mixers, other choices of heads.
 ablations: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/snakemake ablations $(RUNNER) --configfile $(STUDY_FILES)
+	$(VENV)/bin/snakemake ablations $(RUNNER) --configfile $(STUDY_FILES) $(SNAKEMAKE_ARGS)
 
 smoke: $(INSTALLED)
 	$(MAKE) results CONFIG=config/smoke.yaml
@@ -154,7 +160,7 @@ bench-check: bench
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet $$(grep '^torch==' requirements.lock)
-	build/lock/bin/python -m pip install --quiet '.[dev,longbench]'
+	build/lock/bin/python -m pip install --quiet '.[suite,dev,longbench]'
 	{ head -1 requirements.lock; build/lock/bin/python -m pip list --format=freeze \
 		| grep -viE '^(recurformer|pip|setuptools)==' | sed 's/+cpu//' | sort -f; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock

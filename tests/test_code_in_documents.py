@@ -17,13 +17,12 @@ from recurformer.cli.checkpoints import save_checkpoint
 from recurformer.data.backbones import open_random
 from tests.snippets import ROOT, Block, blocks, run
 
-DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/export.md", "docs/adapt.md", "docs/studies.md", "README.md")
+DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/adapt.md", "docs/studies.md", "README.md")
 TASK = "--tasks own --include_path tasks --device cpu --limit 2"
 DRY_RUN = "snakemake --dry-run --quiet=all "
 REPLACED = {
     "docs/tutorial.md": {"--minutes 1": "--minutes 0.02", "range(600)": "range(20)"},
     "docs/models.md": {"--tasks hellaswag": TASK, "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]"},
-    "docs/export.md": {},
     "docs/adapt.md": {
         "minutes=30": "minutes=0.02, tokens=64",
         "4096": "64",
@@ -35,15 +34,15 @@ REPLACED = {
         "FILES... --minutes 30": "a.txt b.txt --minutes 0.02 --tokens 64",
         "results/backbones/smollm2-135m": "MODEL",
         "snakemake ": DRY_RUN,
-        "cpu/results results": "cpu/results recorded/cpu/results",
+        "cpu/results results/record": "cpu/results recorded/cpu/results",
         "recurformer runs": "recurformer runs recorded/cpu",
     },
 }
 """What is large, slow or from a network, and what stands for it here."""
 ELSEWHERE = {
+    ("README.md", "pip install"): "tests/cli/test_light.py runs what the first line installs",
     ("README.md", "make smoke"): "continuous integration calls smoke and test, the recorded run is of results",
     ("README.md", "conda env create"): "tests/workflow/test_environment.py compares environment.yml with the Makefile",
-    ("docs/export.md", "lm_eval"): "docs/models.md has the same block",
     ("docs/studies.md", "module recurformer"): "tests/workflow/test_changed_and_imported.py",
 }
 """(document, beginning of a block) -> who runs it."""
@@ -105,7 +104,7 @@ def names(tmp_path, monkeypatch):
 def test_its_blocks_run(document, names, tmp_path):
     unused = set(REPLACED[document])
     left_out = {start for place, start in ELSEWHERE if place == document}
-    if document not in {"docs/models.md", "docs/export.md"}:
+    if document != "docs/models.md":
         shutil.rmtree("OUT")  # the document makes it
     for language, code in blocks(document):
         started = [start for start in left_out if code.startswith(start)]

@@ -34,7 +34,7 @@ def test_what_installs_the_package_is_copied():
     assert {"pyproject.toml", "src", project["readme"]} <= set(copied)
     assert set(re.findall(r"\S+\.lock", script)) <= set(copied)
     extras = re.findall(r"'\.\[([\w-]+)\]'", script)
-    assert extras == ["cuda"] and set(extras) <= set(project["optional-dependencies"])
+    assert extras == ["suite", "cuda"] and set(extras) <= set(project["optional-dependencies"])
     assert {"containers/install", "containers/install-cuda"} <= set(copied)
 
 

@@ -28,6 +28,7 @@ from recurformer.data.backbones import (
 )
 from recurformer.data.fetch import ResourceError, fetch_snapshot
 from recurformer.data.sizes import PUBLISHED
+from recurformer.study.needs import Sizes
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
 # As printed on the model cards.
@@ -123,6 +124,8 @@ def test_the_model_is_the_one_in_the_cache(repo, cache, tmp_path):
     ids = tokenizer(text).input_ids
     assert (ids[0] == tokenizer.bos_token_id) == ("Llama" in repo)
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    sizes = Sizes.of({"repo": repo, "revision": REVISION})
+    assert sizes.weight_bytes == pytest.approx(4 * model.num_parameters(), rel=0.02)
 
 
 def test_a_shard_that_is_missing_is_said(cache, tmp_path):

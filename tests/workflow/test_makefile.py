@@ -61,6 +61,21 @@ def test_a_study_that_is_not_there_is_named_in_one_line(folder, target):
     assert make(folder, "--dry-run", target, "CONFIG=study.yaml").returncode == 0
 
 
+def test_a_copied_profile_takes_its_executors_plugin_and_the_words_of_a_site(folder):
+    (folder / "study.yaml").write_text("study: mine\n")
+    shutil.copytree(ROOT / "workflow/profiles/slurm", folder / "mine")
+    words = ("--dry-run", "results", "CONFIG=study.yaml")
+    site = "--default-resources slurm_account=me"
+    said = make(folder, *words, "PROFILE=mine", f"SNAKEMAKE_ARGS={site}").stdout
+    assert "--editable '.[slurm]'" in said
+    assert f"--workflow-profile mine/ --configfile study.yaml {site}\n" in said
+    (folder / "mine/profile.yaml").write_text("executor: lsf\n")
+    assert ".[lsf]" not in make(folder, *words, "PROFILE=mine").stdout
+    refused = make(folder, *words, "PROFILE=yours")
+    assert refused.returncode == 2
+    assert "yours: no such profile; PROFILE names a folder of workflow/profiles, or " in refused.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="takes on a user id without a name")
 @pytest.mark.parametrize("home", [{}, {"HOME": "/nonexistent"}])
 def test_a_user_without_a_name_gets_one_and_a_home(home):

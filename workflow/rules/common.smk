@@ -9,7 +9,7 @@ from recurformer.cli.main import STAGES
 from recurformer.digest import code_digest
 from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
-from recurformer.study.needs import request
+from recurformer.study.needs import Sizes, request
 from recurformer.study.recovery import EQUAL_BYTES
 from recurformer.yaml_files import read_yaml
 
@@ -19,6 +19,8 @@ try:
             read_yaml(file)  # refuses what Snakemake has read without a word
     study = load_study(config)
     config = study.model_dump(mode="json")
+    for backbone in config["backbones"].values():
+        Sizes.of(backbone)  # refuses a checkpoint whose sizes cannot be read
 except ValueError as error:
     sys.exit(f"study: {error}")
 

@@ -5,7 +5,19 @@ from argparse import Namespace
 from pathlib import Path
 
 from recurformer.cli.resumable import resumable_run
-from recurformer.cli.stage import BETA, BUDGET, COUNT, RATE, SEED, InputPath, OutputFolder, argument, progress, stage
+from recurformer.cli.stage import (
+    BETA,
+    BUDGET,
+    COUNT,
+    RATE,
+    SEED,
+    SUITE,
+    InputPath,
+    OutputFolder,
+    argument,
+    progress,
+    stage,
+)
 from recurformer.files import writing_model
 from recurformer.recover.recipe import RECIPES, TOKENS
 
@@ -120,9 +132,10 @@ def adapt(args: Namespace) -> dict[str, float]:
         with writing_model(args.out) as written:
             adapted.to(saved).save_pretrained(written)
             tokenizer.save_pretrained(written)
-            write_adaptation(written, measurements)
+            drawn = write_adaptation(written, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
-    print(f"{args.out}: the adapted model, with its model card README.md and pictures")
+    pictures = "and pictures" if drawn else f"but no pictures ({SUITE} brings what draws them)"
+    print(f"{args.out}: the adapted model, with its model card README.md {pictures}")
     quality = measurements["stages"][-1]
     cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}
     found = {f"passkeys/{row['length']}": row["found"] for row in measurements["passkeys"]["adapted"] if "asked" in row}

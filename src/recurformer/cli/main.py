@@ -15,7 +15,7 @@ from typing import cast
 from recurformer import __version__
 from recurformer.__main__ import STOPPED
 from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
-from recurformer.cli.stage import STAGES, InputPath, OutputFolder, OutputPath, Settings, Stage, flat, paths_of
+from recurformer.cli.stage import STAGES, SUITE, InputPath, OutputFolder, OutputPath, Settings, Stage, flat, paths_of
 from recurformer.files import refuse_strange_model
 from recurformer.gpus import own_gpus
 from recurformer.records import read_record, run_record
@@ -117,6 +117,7 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
     named = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     with run_record(path, stage.name, argv, named | flat(settings), inputs=inputs, outputs=outputs) as record:
+        _import_reader(*inputs, *outputs)
         if stage.device:
             import_libraries()
         record["metrics"] = stage.run(args, settings)
@@ -124,8 +125,20 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
             record["training"] = described(args, settings, spread)
 
 
+def _import_reader(*paths: str) -> None:
+    """Raise ModuleNotFoundError before any work if what reads and writes these files is not installed."""
+    if any(path.endswith(".parquet") for path in paths):
+        import_module("pyarrow")
+
+
 def _message(error: Exception) -> str:
-    """An error in one line; for a file that the system refuses, its name and the reason."""
+    """An error in one line; for a file that the system refuses, its name and the reason; for a package that is not
+    installed, the extra that brings it.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        if package != __name__.partition(".")[0]:
+            return f"needs the package {package}, which is not installed: {SUITE}"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     name, lines = type(error).__name__, str(error).splitlines()[:1]

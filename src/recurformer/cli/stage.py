@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+SUITE = "pip install 'recurformer[suite]'"
+"""What brings the packages that only some stages need."""
+
+
 class InputPath(str):
     """A file or folder that a stage reads; its run record lists it."""
 

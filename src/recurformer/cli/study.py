@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import yaml
+from pydantic.fields import FieldInfo
 
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path, refuse_strange
@@ -27,18 +28,44 @@ def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
             yield from _blocks(annotation, f"{inner}.NAME" if get_origin(field.annotation) is dict else inner)
 
 
+COMMON = (
+    "study",
+    "betas",
+    "seed",
+    "device",
+    "backbones",
+    "language.backbones",
+    "language.training.steps",
+    "hashhop.seeds",
+    "mqar.learning_rates",
+    "ablations.budgets",
+)
+"""The keys that a study of one's own changes first, with the blocks that hold them."""
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    nested = isinstance(field.annotation, type) and issubclass(field.annotation, Block)
+    default = "required" if field.is_required() else "see below" if nested else f"`{field.default}`"
+    return f"| `{name}` | {default} | {' '.join((field.description or '').split())} |"
+
+
 def describe() -> str:
-    """All keys of a study, block by block, as Markdown."""
+    """All keys of a study as Markdown: the common ones, then block by block; a block in several places stands once."""
+    places: dict[type[Block], list[str]] = {}
+    for name, block in _blocks(Study, ""):
+        places.setdefault(block, []).append(name)
+    fields = {f"{name}.{key}".lstrip("."): field for block, names in places.items() for name in names
+              for key, field in block.model_fields.items()}  # fmt: skip
+    head = ["| key | default | meaning |", "|---|---|---|"]
     lines = [
         "A study is one YAML file; `recurformer study FILE` checks it. `recurformer study --describe` prints this list."
     ]
-    for name, block in _blocks(Study, ""):
+    lines += ["", "## The most common keys", "", *head, *(_row(name, fields[name]) for name in COMMON)]
+    for block, (name, *others) in places.items():
         lines += ["", f"## `{name}`" if name else "## Top level", "", " ".join((block.__doc__ or "").split()), ""]
-        lines += ["| key | default | meaning |", "|---|---|---|"]
-        for key, field in block.model_fields.items():
-            nested = isinstance(field.annotation, type) and issubclass(field.annotation, Block)
-            default = "required" if field.is_required() else "see below" if nested else f"`{field.default}`"
-            lines.append(f"| `{key}` | {default} | {' '.join((field.description or '').split())} |")
+        if others:
+            lines += [f"The same keys: {', '.join(f'`{other}`' for other in others)}.", ""]
+        lines += [*head, *(_row(key, field) for key, field in block.model_fields.items())]
     return "\n".join(lines) + "\n"
 
 

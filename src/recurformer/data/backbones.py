@@ -13,6 +13,7 @@ tokenizers put nothing before or after a text by themselves; prompts carry their
 
 import json
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
+from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line, read_config
 from recurformer.data.sizes import (
     BOS,
     BYTE_SPECIALS,
@@ -55,6 +56,19 @@ def load_shape(name: str) -> PreTrainedConfig:
     values = dict(PUBLISHED[name])
     architecture, theta = values.pop("architecture"), values.pop("rope_theta")
     return AutoConfig.for_model(architecture, rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
+
+
+def open_configuration(place: str, revision: str | None = None) -> PreTrainedConfig:
+    """The configuration of a checkpoint, in a folder or at a commit of the hub.
+
+    Raises:
+        ResourceError: it cannot be fetched or read (`read_config`), or is of no known architecture.
+    """
+    values = read_config(place, revision)
+    try:
+        return AutoConfig.for_model(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ResourceError(f"{place}: transformers cannot read its config.json ({first_line(error)})") from error
 
 
 def meta_model(config: PreTrainedConfig, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
@@ -225,14 +239,27 @@ def open_hub(repo: str, revision: str) -> tuple[PreTrainedModel, PreTrainedToken
     Raises:
         ResourceError: it cannot be fetched (`fetch_snapshot`), or holds no model or no tokenizer.
     """
-    folder = fetch_snapshot(repo, HUB_FILES, revision)
+    return _open_files(fetch_snapshot(repo, HUB_FILES, revision), torch.bfloat16, f"{repo} at {revision}")
+
+
+def open_folder(folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of a folder, in the type of its weights.
+
+    Raises:
+        ResourceError: there is no such folder, or it holds no model or no tokenizer.
+    """
+    read_config(folder)  # by a name that is no folder, transformers would ask the hub
+    return _open_files(Path(folder), "auto", folder)
+
+
+def _open_files(folder: Path, dtype: torch.dtype | str, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.bfloat16, local_files_only=True, use_safetensors=True, trust_remote_code=False
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
         )
         return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # safetensors, json and transformers each raise their own kind
-        raise ResourceError(f"{repo} at {revision} is no readable model: {first_line(error)}") from error
+        raise ResourceError(f"{name} is no readable model: {first_line(error)}") from error
 
 
 SMOLLM2 = PackageMember(
@@ -265,6 +292,7 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     Raises:
         ResourceError: the file is truncated, corrupt, or of an architecture that transformers cannot read.
     """
+    import_module("gguf")  # an extra, which transformers reads them with
     try:
         model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)

@@ -9,6 +9,7 @@ HF_HOME, HF_HUB_OFFLINE, HF_TOKEN.
 """
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from zlib import error as zlib_error
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.utils import disable_progress_bars
 
 
@@ -139,6 +140,28 @@ def fetch_snapshot(repo: str, patterns: Sequence[str], revision: str | None = No
         return Path(snapshot_download(repo, revision=revision, allow_patterns=list(patterns)))
     except Exception as error:  # the client, its HTTP library and its downloader each raise their own kinds
         raise _refusal("model", repo, revision, error) from error
+
+
+def read_config(place: str, revision: str | None = None) -> dict[str, Any]:
+    """The config.json of a checkpoint; of one on the hub it is downloaded unless it is in the hub's cache.
+
+    Args:
+        place: a folder, or with a revision `owner/name` on the hub.
+        revision: the commit there.
+
+    Raises:
+        ResourceError: it cannot be fetched or read, or holds no settings.
+    """
+    try:
+        file = hf_hub_download(place, "config.json", revision=revision) if revision else Path(place, "config.json")
+        found = json.loads(Path(file).read_bytes())
+    except Exception as error:  # as above
+        if revision:
+            raise _refusal("configuration of the model", place, revision, error) from error
+        raise ResourceError(f"{place}: no checkpoint with a readable config.json ({first_line(error)})") from error
+    if not isinstance(found, dict):
+        raise ResourceError(f"{place}: its config.json holds no settings")
+    return found
 
 
 def stream_rows(repo: str, config: str | None = None, revision: str | None = None) -> Iterator[dict[str, Any]]:

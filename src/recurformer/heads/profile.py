@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -100,6 +98,9 @@ class HeadProfile:
         """
         if Path(path).suffix != ".parquet":
             raise ValueError(f"{path}: a head profile is a .parquet file")
+        import pyarrow as pa  # an extra, and profiling needs no file
+        import pyarrow.parquet as pq
+
         sample, layer, head = np.indices(self.rr.shape, dtype=np.int32).reshape(3, -1)
         rows = {"sample": sample, "layer": layer, "head": head, "rr": self.rr.double().cpu().numpy().ravel()}
         constants = {name: pa.array([getattr(self, name)] * len(sample)) for name in ("model", "threshold")}
@@ -118,6 +119,9 @@ class HeadProfile:
         Raises:
             ValueError: the file is missing, damaged or holds something else.
         """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         try:
             table = pq.read_table(path)
             settings = json.loads((table.schema.metadata or {})[METADATA_KEY])

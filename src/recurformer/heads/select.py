@@ -10,7 +10,6 @@ from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -218,6 +217,8 @@ def read_scores(path: str | Path, by: str) -> Tensor:
     Raises:
         ValueError: the file is unreadable, or holds no such scores.
     """
+    import pyarrow as pa  # an extra, which choosing by a profile at hand does not need
+
     try:
         frame = pd.read_parquet(path)
         rankings = sorted(frame["by"].unique())

@@ -1,16 +1,14 @@
-"""The result of `recurformer adapt` for people: a model card and two pictures, from one measurement file."""
+"""The result of `recurformer adapt` for people: a model card, and two pictures if matplotlib is installed."""
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
-from matplotlib.figure import Figure
 
 from recurformer.render.page import render_page
-from recurformer.render.style import WIDTH, add_note, save_figure, series, show_heads, styled
 from recurformer.results.words import NOTHING, estimated, number
 
 Adaptation = Mapping[str, Any]
@@ -37,25 +35,31 @@ STEPS = ("after", "tokens seen", "perplexity", "divergence")
 RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens, tokens/s"}
 
 
-def write_adaptation(folder: str | Path, adaptation: Adaptation) -> None:
-    """Write adaptation.json, README.md and its two pictures beside a model.
+def write_adaptation(folder: str | Path, adaptation: Adaptation) -> bool:
+    """Write adaptation.json, README.md and, if matplotlib is installed, its two pictures beside a model.
 
     Args:
         folder: of the model.
         adaptation: what `recurformer.recover.adapt.adapt` measured, and under "base" the facts of its original
             (`recurformer.data.backbones.base_facts`).
+
+    Returns:
+        Whether there are pictures.
     """
-    folder = Path(folder)
+    folder, drawn = Path(folder), bool(find_spec("matplotlib"))
     (folder / "adaptation.json").write_text(json.dumps(adaptation, indent=1) + "\n", encoding="utf-8")
-    save_figure(
-        price_curve(adaptation) if adaptation.get("budget") else recovery_curve(adaptation), folder / "quality.png"
-    )
-    save_figure(head_map(adaptation), folder / "heads.png")
-    (folder / "README.md").write_text(card(adaptation), encoding="utf-8")
+    if drawn:
+        from recurformer.render.adaptation_figures import draw
+
+        draw(folder, adaptation)
+    (folder / "README.md").write_text(card(adaptation, drawn), encoding="utf-8")
+    return drawn
 
 
-def card(adaptation: Adaptation) -> str:
-    """Markdown with the front matter that the model hub reads: description, numbers, loading."""
+def card(adaptation: Adaptation, drawn: bool = True) -> str:
+    """Markdown with the front matter that the model hub reads: description, numbers, pictures if they are `drawn`,
+    loading.
+    """
     base, mixer = adaptation["base"], adaptation["recipe"]["mixer"]
     front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", mixer]}
     if base["license"]:
@@ -65,6 +69,7 @@ def card(adaptation: Adaptation) -> str:
     return render_page(
         "card.md.j2",
         **{"budget": None, **adaptation},
+        drawn=drawn,
         front=yaml.safe_dump(front, sort_keys=False),
         percent=f"{100 * replaced_fraction(adaptation):.0f}",
         mixer=MIXERS[mixer],
@@ -139,82 +144,3 @@ def _with_interval(row: Adaptation, name: str, decimals: int) -> str:
 
 def _answers(row: Adaptation) -> str:
     return f"{row['found']} of {row['asked']}" if "asked" in row else "not measured"
-
-
-@styled
-def head_map(adaptation: Adaptation) -> Figure:
-    """How recency-aware each head is, or what its group keeps (left), and which ones were replaced (right)."""
-    replaced = np.zeros((len(adaptation["heads"]), adaptation["attention_heads"]))
-    for layer, heads in enumerate(adaptation["heads"]):
-        replaced[layer, heads] = 1
-    if not adaptation.get("budget"):
-        fractions, measured = np.array(adaptation["ra_i"]), "recency-aware windows, fraction"
-        explained = "fraction of windows in which the head looks mainly at recent tokens"
-    else:
-        tokens, each = adaptation["recipe"]["tokens"], adaptation["attention_heads"] // adaptation["kv_heads"]
-        windows = np.array(adaptation["windows"], dtype=float)  # NaN keeps all
-        kept = np.where(np.isnan(windows), 1, windows / tokens) * np.array(adaptation["bits"]) / 16
-        fractions, measured = kept.repeat(each, 1), "tokens times bits kept, fraction"
-        explained = f"fraction of the bits of {tokens:,} tokens that the head keeps"
-    figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(fractions))), label="Head map")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, matrix, title in ((left, fractions, measured), (right, replaced, "replaced heads")):
-        image = show_heads(axes, matrix, title, None if axes is left else "Greys")
-        if axes is left:
-            figure.colorbar(image, ax=axes, shrink=0.8)
-    left.set_ylabel("layer")
-    add_note(figure, f"Left: {explained}. Right: dark heads are replaced, by one mixer a layer. Layers and heads count "
-             "from 0.")  # fmt: skip
-    return figure
-
-
-@styled
-def price_curve(adaptation: Adaptation) -> Figure:
-    """Estimated divergence over the cache that is kept, the chosen point, and what was measured there."""
-    figure = Figure(figsize=(WIDTH * 0.6, 3.0), label="Price")
-    axes = figure.subplots()
-    fractions, costs = np.array([point for point in adaptation["estimated"] if point[1] > 0]).T
-    style, chosen = series(1), fractions == adaptation["budget"]
-    axes.plot(fractions, costs, color=style.colour, marker=style.marker, linestyle=style.dashes, label="estimated")
-    axes.plot(fractions[chosen], costs[chosen], "o", color=style.colour, markersize=9, fillstyle="none", label="chosen")
-    measured = stage(adaptation, "adapted")
-    if measured["divergence"] > 0:
-        axes.plot(adaptation["budget"], measured["divergence"], "x", color=series(2).colour, label="measured")
-    axes.set_xscale("log", base=2)
-    named = fractions[~chosen] if len(fractions) > 1 else fractions  # the chosen one has a mark
-    axes.set_xticks(named, [f"{fraction:g}" for fraction in named])
-    axes.set_yscale("log")
-    axes.set_xlabel(f"cache at {adaptation['recipe']['tokens']:,} tokens, fraction of the original's")
-    axes.set_ylabel("divergence, nats a token")
-    axes.legend()
-    return figure
-
-
-@styled
-def recovery_curve(adaptation: Adaptation) -> Figure:
-    """Divergence from the original and perplexity on held-out windows, over the tokens seen."""
-    figure = Figure(figsize=(WIDTH, 3.0), label="Recovery")
-    panels = figure.subplots(1, 2)
-    rows = [row for row in adaptation["stages"] if row["stage"] != "original"]
-    tokens = np.array([row["tokens"] for row in rows]) / 1000
-    for axes, name in zip(panels, ("divergence", "perplexity"), strict=True):
-        values = np.array([row[name] for row in rows])
-        low, high = np.array([row[f"{name}_interval"] for row in rows]).T
-        errors = values - low, high - values
-        axes.errorbar(tokens, values, errors, **series(1).line, capsize=3, label="held-out windows")
-        axes.set_yscale("log")
-        axes.set_xlabel("tokens seen, thousands")
-    losses = adaptation["trainings"]["distil"]
-    if losses:
-        last, batch = rows[-1]["tokens"], adaptation["recipe"]["batch_size"] * adaptation["recipe"]["tokens"]
-        seen = [(last - batch * (len(losses) - row["step"])) / 1000 for row in losses]
-        panels[0].plot(seen, [row["loss"] for row in losses], color=series(3).colour, alpha=0.6, linewidth=0.8,
-                       label="distillation, each step")  # fmt: skip
-    panels[0].set_ylabel("KL to the original, nats a token")
-    panels[1].set_ylabel("perplexity")
-    panels[1].axhline(stage(adaptation, "original")["perplexity"], color=series(0).colour, label="original")
-    for axes in panels:
-        axes.legend()
-    add_note(figure, "Points: replaced, calibrated, after transfer (if any), adapted. "
-             "Bars: 95 % intervals over windows.")  # fmt: skip
-    return figure

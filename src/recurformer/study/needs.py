@@ -76,18 +76,32 @@ class Sizes:
 
     @classmethod
     def of(cls, backbone: Mapping[str, Any]) -> Self:
-        """The published sizes of a backbone, or a random one's own."""
-        if not backbone.get("shape"):
+        """The published sizes of a backbone, a random one's own, or those that a checkpoint's config.json names.
+
+        Raises:
+            ValueError: there is no such checkpoint, or a size is not in its config.json.
+        """
+        place = backbone.get("folder") or backbone.get("repo") or ""
+        if not backbone.get("shape") and not place:
             hidden, head_dim = backbone["hidden_size"], backbone["head_dim"]
             width, kv_width = backbone["heads"] * head_dim, backbone["kv_heads"] * head_dim
             inner = backbone.get("intermediate_size") or 4 * hidden
             words = backbone.get("vocabulary") or BYTE_VOCABULARY
             return cls(hidden, inner, backbone["layers"], width, kv_width, words)
-        shape = PUBLISHED[backbone["shape"]]
-        hidden = shape["hidden_size"]
-        kv_width = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
-        layers, words, tied = shape["num_hidden_layers"], shape["vocab_size"], shape["tie_word_embeddings"]
-        return cls(hidden, shape["intermediate_size"], layers, hidden, kv_width, words, tied)
+        if backbone.get("shape"):
+            shape = PUBLISHED[backbone["shape"]]
+        else:
+            from recurformer.data.fetch import read_config  # slow to import, and most studies do without
+
+            shape = read_config(place, backbone.get("revision"))
+        try:
+            hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
+            head_dim = shape.get("head_dim") or hidden // heads
+            width, kv_width = heads * head_dim, (shape.get("num_key_value_heads") or heads) * head_dim
+            layers, words, tied = shape["num_hidden_layers"], shape["vocab_size"], shape.get("tie_word_embeddings")
+            return cls(hidden, shape["intermediate_size"], layers, width, kv_width, words, bool(tied))
+        except KeyError as error:
+            raise ValueError(f"{place}: its config.json has no {error.args[0]}; models that convert have it") from None
 
     @property
     def weight_bytes(self) -> int:
