@@ -30,7 +30,7 @@ def chat(args: Namespace) -> None:
     """
     from transformers import TextStreamer
 
-    from recurformer.measure.generate import Conversation
+    from recurformer.measure.conversation import Conversation
 
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)
