@@ -1,14 +1,24 @@
-"""How a model goes on from what it has read: a conversation in one cache."""
+"""How a model goes on from what it has read: a conversation in one cache, and requests that begin alike.
+
+A recurrent state cannot give a token back. So a cache that others may need is copied, and the copy goes on.
+"""
 
 import copy
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.measure.cache import cache_tensors
+
 ONE_STREAM = {"use_cache": True, "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
 """Settings of a checkpoint that cannot be otherwise here: there is one sequence, in a cache of its own."""
+LONG = 128
+"""Tokens that are worth a state of their own; fewer are read again."""
 
 
 def longest_text(model: PreTrainedModel) -> int | None:
@@ -116,3 +126,100 @@ class Conversation:
                 f"the conversation has {tokens} tokens; with {self.tokens} of an answer it is longer than the"
                 f" {longest} that the model can read: /reset it, or lower --tokens"
             )
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of tokens that are no text. Chat templates end a message with one."""
+    added = tokenizer.added_tokens_decoder.items()  # type: ignore[attr-defined]
+    return [token for token, kind in added if kind.special]
+
+
+def _shared(a: Tensor, b: Tensor) -> int:
+    """Count the first ids that two rows (any,) have in common."""
+    length = min(len(a), len(b))
+    different = (a[:length] != b[:length]).nonzero()
+    return int(different[0]) if len(different) else length
+
+
+@dataclass(frozen=True)
+class State:
+    """What a model has read.
+
+    Attributes:
+        ids: the tokens, (any,), on the processor.
+        cache: after them; nobody writes to it.
+        bytes: of the memory that it keeps.
+    """
+
+    ids: Tensor
+    cache: Cache
+    bytes: int
+
+
+class KeptStates:
+    """Writes on after token ids, and reads only those that no kept state has read.
+
+    A state is kept after every answer. Another is kept after `LONG` tokens or more of a prompt, where a long message
+    ends, where the prompt ceases to be one that was asked before, and before its last token. The longest state whose
+    ids begin a prompt is copied and goes on. Those that were used least recently make room for new ones.
+
+    Args:
+        model: a causal language model in evaluation mode.
+        most_bytes: of all kept states together. At 0 nothing is kept, and a prompt is read at once.
+        ends: ids of the tokens that end a message, such as `special_ids`.
+    """
+
+    def __init__(self, model: PreTrainedModel, most_bytes: int, ends: Iterable[int] = ()) -> None:
+        self.model, self.most_bytes, self.ends = model, most_bytes, torch.tensor(list(ends), dtype=torch.long)
+        self.states: list[State] = []  # the one used last is the last
+
+    @torch.no_grad()
+    def write(self, ids: Tensor, config: GenerationConfig, **settings: Any) -> Tensor:
+        """Return ids and what the model writes after them, (1, L + written).
+
+        Args:
+            ids: of the prompt, (1, L).
+            config: as of `continued`.
+            settings: likewise.
+        """
+        row = ids[0].cpu()
+        shared = [_shared(state.ids, row[:-1]) for state in self.states]  # without logits, the last is always read
+        read, cache = 0, cast(Cache, DynamicCache(config=self.model.config))
+        whole = [state for state, length in zip(self.states, shared, strict=True) if length == len(state.ids)]
+        if whole:
+            known = max(whole, key=lambda state: len(state.ids))
+            self.states.sort(key=lambda state: state is known)  # stable: only this one moves, to the end
+            read, cache = len(known.ids), copy.deepcopy(known.cache)
+        for stop in self._stops(row, read, max(shared, default=0)) if self.most_bytes else ():
+            self.model(ids[:, read:stop], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._keep(row[:stop], cache, is_needed=True)
+            read = stop
+        written = continued(self.model, ids, cache, config, **settings)
+        self._keep(written[0, : cache.get_seq_length()].cpu(), cache)  # the last token was written, but not read
+        return written
+
+    def _stops(self, row: Tensor, read: int, shared: int) -> Iterator[int]:
+        """The numbers of a prompt's tokens after which a state is to be kept, ascending.
+
+        Args:
+            row: the prompt, (L,).
+            read: its tokens before which nothing is to be read.
+            shared: its first tokens that an earlier prompt has too.
+        """
+        ends = [0, *(torch.isin(row[:-1], self.ends).nonzero()[:, 0] + 1).tolist()]
+        messages = [end for start, end in pairwise(ends) if end - start >= LONG]
+        for stop in sorted({*messages, shared, len(row) - 1}):
+            if stop - read >= LONG:
+                yield stop
+                read = stop
+
+    def _keep(self, ids: Tensor, cache: Cache, is_needed: bool = False) -> None:
+        """Keep a state, a copy of it if the caller goes on, unless it alone is too large."""
+        storages = [tensor.untyped_storage() for _, _, tensor in cache_tensors(cache)]  # larger than some tensors in it
+        size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        if size > self.most_bytes:
+            return
+        self.states = [state for state in self.states if not torch.equal(state.ids, ids)]
+        while sum(state.bytes for state in self.states) + size > self.most_bytes:
+            self.states.pop(0)
+        self.states.append(State(ids.clone(), copy.deepcopy(cache) if is_needed else cache, size))
