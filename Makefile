@@ -160,7 +160,7 @@ bench-check: bench
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet $$(grep '^torch==' requirements.lock)
-	build/lock/bin/python -m pip install --quiet '.[suite,dev,longbench]'
+	build/lock/bin/python -m pip install --quiet '.[suite,dev,longbench,serve]'
 	{ head -1 requirements.lock; build/lock/bin/python -m pip list --format=freeze \
 		| grep -viE '^(recurformer|pip|setuptools)==' | sed 's/+cpu//' | sort -f; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock

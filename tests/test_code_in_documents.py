@@ -43,6 +43,8 @@ ELSEWHERE = {
     ("README.md", "pip install"): "tests/cli/test_light.py runs what the first line installs",
     ("README.md", "make smoke"): "continuous integration calls smoke and test, the recorded run is of results",
     ("README.md", "conda env create"): "tests/workflow/test_environment.py compares environment.yml with the Makefile",
+    ("docs/models.md", "recurformer serve"): "tests/cli/test_serve.py: it runs until it is stopped",
+    ("docs/models.md", "from openai"): "tests/cli/test_serve.py, where a server answers",
     ("docs/studies.md", "module recurformer"): "tests/workflow/test_changed_and_imported.py",
 }
 """(document, beginning of a block) -> who runs it."""

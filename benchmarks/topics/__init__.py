@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from benchmarks.case import Candidate, Case, Options
-from benchmarks.topics import block, decode, layer, prefill, profiling, scan, stages, throughput, training
+from benchmarks.topics import block, decode, layer, prefill, prefix, profiling, scan, stages, throughput, training
 
 TOPICS: dict[str, Callable[[Options], Iterable[Case]]] = {
     "scan": scan.cases,
@@ -11,6 +11,7 @@ TOPICS: dict[str, Callable[[Options], Iterable[Case]]] = {
     "layer": layer.cases,
     "prefill": prefill.cases,
     "decode": decode.cases,
+    "prefix": prefix.cases,
     "throughput": throughput.cases,
     "training": training.cases,
     "profiling": profiling.cases,

@@ -11,7 +11,7 @@ from recurformer import convert
 from recurformer.cli.checkpoints import save_checkpoint
 from recurformer.cli.main import main
 from recurformer.data.backbones import open_random
-from recurformer.measure.generate import Conversation
+from recurformer.measure.conversation import Conversation
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}|{% endfor %}[assistant]"
 SHORTENED = "{% for m in messages[-3:] %}[{{ m.role }}]{{ m.content }}|{% endfor %}[assistant]"

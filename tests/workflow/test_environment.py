@@ -29,7 +29,7 @@ def requirements(lines):
 
 def test_the_lock_satisfies_every_range():
     """Those of what lm-eval's long tasks take, too: the paper study asks them."""
-    wanted = requirements([*PROJECT["dependencies"], *EXTRAS["suite"], *EXTRAS["dev"]])
+    wanted = requirements([*PROJECT["dependencies"], *EXTRAS["suite"], *EXTRAS["dev"], *EXTRAS["serve"]])
     extras = (one for name in ("ruler", "longbench") for one in requires("lm-eval") if f'extra == "{name}"' in one)
     wanted |= requirements(extras)
     assert [name for name, versions in wanted.items() if not versions.contains(LOCK[name])] == []

@@ -1,4 +1,4 @@
-"""What users do with a model beside adapting it: talk to it, export it, see what computes it."""
+"""What users do with a model beside adapting it: talk to it, serve it, export it, see what computes it."""
 
 import io
 import sys
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from recurformer.cli.adapt import model_folder
 from recurformer.cli.checkpoints import open_model, open_tokenizer
-from recurformer.cli.stage import COUNT, InputPath, OutputFolder, argument, checkpoint, stage
+from recurformer.cli.stage import COUNT, INDEX, InputPath, OutputFolder, argument, checkpoint, stage
 from recurformer.files import writing_model
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def chat(args: Namespace) -> None:
     """
     from transformers import TextStreamer
 
-    from recurformer.measure.generate import Conversation
+    from recurformer.measure.conversation import Conversation
 
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)
@@ -53,6 +53,38 @@ def chat(args: Namespace) -> None:
                 print("\nstopped: this question and its answer are forgotten")
             except ValueError as error:
                 print(f"recurformer chat: {error}", file=sys.stderr)
+
+
+@stage(
+    "serve a model to OpenAI's clients, converted or not",
+    argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
+    argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s, this machine alone)"),
+    argument("--port", type=INDEX, default=8000, help="port to listen at, 0: any (default: %(default)s)"),
+    argument("--keep-mb", type=INDEX, default=1000, help="MB of kept states, 0: keep none (default: %(default)s)"),
+    device="computes",
+)
+def serve(args: Namespace) -> None:
+    """Serve a model to OpenAI's clients, converted or not: /v1/chat/completions and /v1/models.
+
+    States of what was read are kept, so that neither the next turn of a conversation nor the next question about a
+    document reads the same tokens again. Ctrl-C stops the server. It asks for no password.
+    """
+    try:
+        from recurformer.cli.server import listen, make_app, server
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is missing: pip install 'recurformer[serve]'") from error
+    from recurformer.measure.conversation import KeptStates, special_ids
+    from recurformer.model.fused import folded
+
+    with listen(args.host, args.port) as listening:  # a taken port is refused before the model is opened
+        folder = model_folder(args.model)
+        name = folder.resolve().name if Path(args.model).exists() else args.model
+        model, tokenizer = open_model(folder), open_tokenizer(folder)
+        with folded(model):
+            app = make_app(name, tokenizer, KeptStates(model, args.keep_mb * 10**6, special_ids(tokenizer)))
+            host, port = listening.getsockname()[:2]
+            print(f"{name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1, Ctrl-C stops it", flush=True)
+            server(app).run(sockets=[listening])
 
 
 @stage(

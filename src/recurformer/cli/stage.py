@@ -33,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from recurformer.files import atomic_path
 from recurformer.records import number_text
 from recurformer.study import Block
-from recurformer.study.block import Beta, Budget, Count, Rate, Seed, reason_of, refusal
+from recurformer.study.block import Beta, Budget, Count, Index, Rate, Seed, reason_of, refusal
 from recurformer.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _number(kind: Any) -> Callable[[str], Any]:
     return read
 
 
-COUNT, SEED, BETA, BUDGET, RATE = map(_number, (Count, Seed, Beta, Budget, Rate))
+COUNT, INDEX, SEED, BETA, BUDGET, RATE = map(_number, (Count, Index, Seed, Beta, Budget, Rate))
 """The types of flags with numbers."""
 
 

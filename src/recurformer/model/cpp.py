@@ -23,7 +23,7 @@ PARALLEL_FROM = 2**18  # state updates or taps; fewer are not worth waking a sec
 
 
 def refuses(*tensors: Tensor | None, dtype: torch.dtype = torch.float32) -> str | None:
-    """Return why the kernels cannot take these tensors, or None: they read one type, float32 but for some, on the CPU."""
+    """Return why the kernels cannot take these tensors, or None: they read one type on the CPU."""
     name = forced()
     if name not in (None, "cpp"):
         return f"{ENVIRONMENT_VARIABLE} is {name}"

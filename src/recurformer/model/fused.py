@@ -160,11 +160,11 @@ def folded(model: nn.Module) -> Iterator[None]:
     """Inside, forward passes without gradients are quicker, with the same result but for rounding.
 
     On a processor, one token of few sequences is multiplied by our C++ kernel, in every linear layer of float32 or
-    bfloat16. It reads memory faster than torch's product. Mamba blocks compute with fused weights. Weights are fused at the first such pass and again whenever one has changed; they cost
-    memory of about the output projections' size until the end. The model's parameters and saved checkpoints stay as
-    they are. Training passes and compiled code use the parameters. Changes through `parameter.data` are not seen, and
-    forward hooks on projections inside a Mamba block are not called. Of several on one model the last entered must be
-    the first left.
+    bfloat16: it reads memory faster than torch's product. Mamba blocks compute with fused weights. These are made at
+    the first such pass and again whenever a factor has changed; they cost memory of about the output projections' size
+    until the end. The model's parameters and saved checkpoints stay as they are. Training passes and compiled code use
+    the parameters. Changes through `parameter.data` are not seen, and forward hooks on projections inside a Mamba block
+    are not called. Of several on one model the last entered must be the first left.
 
     Args:
         model: a converted model or an original; only Mamba blocks have weights to fuse.

@@ -48,7 +48,7 @@ class Window:
         return self.sinks + self.tokens
 
     def stored(self, head_dim: int, itemsize: int) -> tuple[int, int, int]:
-        """Return tokens of the ring, bits of a stored number, and bytes of a slot, where unpacked ones have `itemsize`."""
+        """Return tokens of the ring, bits of a stored number, bytes of a slot; unpacked numbers have `itemsize`."""
         if self.bits == FULL_BITS:
             return self.tokens, 8 * itemsize, 2 * head_dim * itemsize
         return self.tokens, self.bits, 2 * packed_bytes(head_dim, self.bits)
