@@ -89,6 +89,15 @@ def _models(topic: str, tokens: Iterable[int], betas: Iterable[float], value: fl
     ]
 
 
+def _priced(
+    topic: str, values: Iterable[float], case: str = "", kind: str = "", baseline: str = "backbone"
+) -> list[Goal]:
+    return [
+        Goal(topic, f"{length} tokens{case}", f"cache 1/8{kind}", baseline, "speed", ">=", value)
+        for length, value in zip(CONTEXTS, values, strict=True)
+    ]
+
+
 # Set when the fast paths were asked for.
 GOALS: tuple[Goal, ...] = (
     Goal("scan", f"{SCAN} forward", "recurformer", "transformers", "speed", ">=", 25, threads=2),
@@ -103,6 +112,9 @@ GOALS: tuple[Goal, ...] = (
     *_models("decode", CONTEXTS, (0.5,), 1.0),
     *_models("decode", CONTEXTS[:-1], (0.9,), 1.0),
     *_models("decode", CONTEXTS[-1:], (0.9,), 1.3),
+    *_priced("decode", (1.0, 1.05, 1.4, 2.0)),
+    *_priced("prefill", (0.98, 1.0, 1.3, 1.6)),
+    *_priced("decode", (1.7, 2.0, 3.0, 4.0), ", quickest", ", bfloat16", "stock"),
     *_models("throughput", (32768,), (0.9,), 3.0, "cuda"),
     *(Goal("training", f"{length} tokens", "beta 0.5", "backbone", "time", "<=", 1.15) for length in (128, 1024)),
     Goal("profiling", "1024 tokens", "profile_heads", "forward", "time", "<=", 1.15),

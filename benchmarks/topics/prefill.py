@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import facts, inference, prompt, variants
+from benchmarks.models import Change, facts, inference, prompt, variants
 
 CONTEXTS = {"cpu": (256, 1024, 4096, 8192), "cuda": (1024, 4096, 16384, 61440)}
 
@@ -27,8 +27,8 @@ def sizes(options: Options) -> list[tuple[str, int, int]]:
     return found[: 1 if options.quick else None]
 
 
-def _prefill(options: Options, beta: float, tokens: int, batch: int) -> Call:
-    model, input_ids = inference(options, beta), prompt(options, tokens, batch)
+def _prefill(options: Options, change: Change, tokens: int, batch: int) -> Call:
+    model, input_ids = inference(options, change), prompt(options, tokens, batch)
 
     @torch.no_grad()
     def run() -> None:
@@ -41,7 +41,7 @@ def cases(options: Options) -> Iterator[Case]:
     """One case for each batch and length."""
     for case, batch, tokens in sizes(options):
         candidates = tuple(
-            Candidate(name, partial(_prefill, options, beta, tokens, batch), facts(options, beta))
-            for name, beta in variants(options).items()
+            Candidate(name, partial(_prefill, options, change, tokens, batch), facts(options, change))
+            for name, change in variants(options).items()
         )
         yield Case(case, "backbone", candidates, {"batch": batch, "tokens": tokens})

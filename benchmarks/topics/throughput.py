@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import facts, inference, prompt, variants
+from benchmarks.models import Change, facts, inference, prompt, variants
 from benchmarks.topics.decode import STEPS, Decoder, fill
 from recurformer.measure.device import is_out_of_memory
 from recurformer.measure.memory import longest_length
@@ -23,9 +23,9 @@ LARGEST = 1024
 class _Batch:
     """A model that moves onto the card with a batch of contexts, and off again."""
 
-    def __init__(self, options: Options, beta: float, tokens: int):
+    def __init__(self, options: Options, change: Change, tokens: int):
         self.options, self.tokens = options, tokens
-        self.model: Any = inference(options, beta)
+        self.model: Any = inference(options, change)
         self.decoder: Decoder | None = None
 
     def load(self, batch: int) -> None:
@@ -74,11 +74,11 @@ def largest_batch(fits: Callable[[int], bool]) -> int:
     return batch
 
 
-def _throughput(options: Options, beta: float, tokens: int) -> Call:
-    held = _Batch(options, beta, tokens)
+def _throughput(options: Options, change: Change, tokens: int) -> Call:
+    held = _Batch(options, change, tokens)
     held.unload()
     batch = largest_batch(held.fits)
-    print(f"beta {beta:g}: the largest batch is {batch}")
+    print(f"{change}: the largest batch is {batch}")
     return Call(held.run, before=lambda: held.load(batch), after=held.unload, units=batch * STEPS)
 
 
@@ -86,7 +86,7 @@ def cases(options: Options) -> Iterator[Case]:
     """One case on CUDA, none elsewhere."""
     if options.device == "cuda":
         candidates = tuple(
-            Candidate(name, partial(_throughput, options, beta, TOKENS), facts(options, beta))
-            for name, beta in variants(options).items()
+            Candidate(name, partial(_throughput, options, change, TOKENS), facts(options, change))
+            for name, change in variants(options).items()
         )
         yield Case(f"{TOKENS} tokens", "backbone", candidates, {"tokens": TOKENS})

@@ -10,15 +10,15 @@ from functools import partial
 import torch
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import facts, prompt, variant, variants
+from benchmarks.models import Change, facts, prompt, variant, variants
 from recurformer.train.optimiser import parameter_groups
 
 LENGTHS = (128, 1024)
 BETAS = (0.5,)
 
 
-def _step(options: Options, beta: float, tokens: int) -> Call:
-    model, input_ids = copy.deepcopy(variant(options, beta)).train(), prompt(options, tokens)
+def _step(options: Options, change: Change, tokens: int) -> Call:
+    model, input_ids = copy.deepcopy(variant(options, change)).train(), prompt(options, tokens)
     optimizer = torch.optim.AdamW(parameter_groups(model, 1e-5, 1e-5, 0.01))
 
     def run() -> None:
@@ -35,7 +35,7 @@ def cases(options: Options) -> Iterator[Case]:
         return
     for tokens in LENGTHS[: 1 if options.quick else None]:
         candidates = tuple(
-            Candidate(name, partial(_step, options, beta, tokens), facts(options, beta))
-            for name, beta in variants(options, BETAS).items()
+            Candidate(name, partial(_step, options, change, tokens), facts(options, change))
+            for name, change in variants(options, BETAS).items()
         )
         yield Case(f"{tokens} tokens", "backbone", candidates, {"batch": 1, "tokens": tokens})

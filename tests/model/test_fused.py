@@ -217,8 +217,10 @@ def test_an_originals_single_tokens_are_multiplied_by_the_kernel(dtype, toleranc
     exact = run_everything(deepcopy(model).double())
     assert not called
     with recurformer.folded(model):
+        converted = convert(model, HEADS["mixed"], **MAMBA)
         results = run_everything(deepcopy(model))
         linear = sum(isinstance(module, nn.Linear) for module in model.modules())
     assert len(called) == 3 * linear  # in each of the three last pieces
-    assert all(type(module) is nn.Linear for module in model.modules() if isinstance(module, nn.Linear))
+    every = [module for either in (model, converted) for module in either.modules() if isinstance(module, nn.Linear)]
+    assert {type(module) for module in every} == {nn.Linear}
     assert max(map(difference, (x.double() for x in results), exact)) < tolerance

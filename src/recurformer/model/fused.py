@@ -135,6 +135,8 @@ def _factors(layer: Any) -> Iterator[tuple[dict[str, Any], str, Tensor, int]]:
 class FewRowsLinear(nn.Linear):
     """A linear layer in which one token of few sequences reads its weights by `few_rows`."""
 
+    is_plain = True  # a conversion takes it for what it was
+
     def forward(self, x: Tensor) -> Tensor:
         """Return x W^T + bias (..., outputs) of x (..., features)."""
         return few_rows(x, self.weight, self.bias)

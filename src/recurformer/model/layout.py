@@ -144,7 +144,7 @@ def check_stock(attention: Any, index: int) -> None:
     """
     for name, module in attention.named_children():
         if name in PROJECTIONS:
-            if type(module) is not nn.Linear:
+            if type(module) is not nn.Linear and not getattr(module, "is_plain", False):
                 raise ValueError(
                     f"{name} of layer {index} is a {type(module).__name__}, not an ordinary linear layer: load the"
                     " model without quantization before converting"
