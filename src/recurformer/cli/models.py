@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from recurformer.cli.adapt import model_folder
 from recurformer.cli.checkpoints import open_model, open_tokenizer
-from recurformer.cli.stage import COUNT, INDEX, InputPath, OutputFolder, argument, checkpoint, stage
+from recurformer.cli.stage import COUNT, DTYPE, INDEX, InputPath, OutputFolder, argument, checkpoint, stage
 from recurformer.files import writing_model
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import TextStreamer
+
+    from recurformer.measure.conversation import Conversation
 
 RESET = "/reset"
 
@@ -21,6 +24,7 @@ RESET = "/reset"
     "talk to a model in a terminal, converted or not",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("--tokens", type=COUNT, default=512, help="the most tokens of an answer (default: 512)"),
+    DTYPE,
     device="computes",
 )
 def chat(args: Namespace) -> None:
@@ -31,13 +35,20 @@ def chat(args: Namespace) -> None:
     from transformers import TextStreamer
 
     from recurformer.measure.conversation import Conversation
+    from recurformer.model.fused import folded
 
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)
-    conversation = Conversation(open_model(folder), tokenizer, args.tokens)
+    model = open_model(folder, args.dtype)
+    conversation = Conversation(model, tokenizer, args.tokens)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # one wrong byte must not end the conversation
     print(f"{RESET} forgets the conversation, Ctrl-C stops an answer, Ctrl-D ends.")
+    with folded(model):
+        _talk(conversation, TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))
+
+
+def _talk(conversation: "Conversation", streamer: "TextStreamer") -> None:
     while True:
         try:
             turn = input("> ")
@@ -48,7 +59,7 @@ def chat(args: Namespace) -> None:
             conversation.reset()
         elif turn.strip():
             try:
-                conversation.answer(turn, TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))
+                conversation.answer(turn, streamer)
             except KeyboardInterrupt:
                 print("\nstopped: this question and its answer are forgotten")
             except ValueError as error:
@@ -61,6 +72,7 @@ def chat(args: Namespace) -> None:
     argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s, this machine alone)"),
     argument("--port", type=INDEX, default=8000, help="port to listen at, 0: any (default: %(default)s)"),
     argument("--keep-mb", type=INDEX, default=1000, help="MB of kept states, 0: keep none (default: %(default)s)"),
+    DTYPE,
     device="computes",
 )
 def serve(args: Namespace) -> None:
@@ -79,7 +91,7 @@ def serve(args: Namespace) -> None:
     with listen(args.host, args.port) as listening:  # a taken port is refused before the model is opened
         folder = model_folder(args.model)
         name = folder.resolve().name if Path(args.model).exists() else args.model
-        model, tokenizer = open_model(folder), open_tokenizer(folder)
+        model, tokenizer = open_model(folder, args.dtype), open_tokenizer(folder)
         with folded(model):
             app = make_app(name, tokenizer, KeptStates(model, args.keep_mb * 10**6, special_ids(tokenizer)))
             host, port = listening.getsockname()[:2]
