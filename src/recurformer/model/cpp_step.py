@@ -193,7 +193,7 @@ def refuses_step(
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return "a step by the C++ kernels has no gradients and cannot be compiled"
     given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
-    if most_rows is not None and len(given_rows[0]) > most_rows:
+    if most_rows is not None and given_rows[0].shape[0] > most_rows:
         return f"a matrix product of more than {most_rows} rows is quicker in torch"
     reason = refuses(*given_rows, *given_dense, dtype=dtype)
     if reason is not None:
@@ -286,8 +286,9 @@ def window_step(inputs: WindowStepInputs) -> Tensor:
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + bias (B, outputs) for few rows x (B, features), all of a type in `PRODUCTS`."""
     function, arguments = PRODUCTS[torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32]
-    y = x.new_empty(len(x), len(weight))
-    sizes = {"x_stride": x.stride(0), "batch": len(x), "features": x.shape[1], "outputs": len(weight)}
+    (rows, features), outputs = x.shape, weight.shape[0]
+    y = x.new_empty(rows, outputs)
+    sizes = {"x_stride": x.stride(0), "batch": rows, "features": features, "outputs": outputs}
     tensors = {"x": x, "weight": weight, "bias": bias, "y": y}
     native.call(function, arguments.of(tensors, sizes | {"threads": _threads(weight)}))
     return y
