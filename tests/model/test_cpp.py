@@ -146,7 +146,6 @@ OPERATORS = {
         dict(zip(StepInputs._fields, STEP, strict=True)),
     ),
     "convolution step": (cpp_step.conv_step, {"x": (B, D), "window": (B, D, K), "weight": (D, K), "bias": (D,)}),
-    "product": (cpp_step.product, {"x": (B, F), "weight": (D, F), "bias": (D,)}),
     "block step": (
         lambda **tensors: cpp_step.block_step(BlockInputs(**tensors)),
         dict(zip(BlockInputs._fields, BLOCK, strict=True)),
@@ -159,7 +158,7 @@ def given(operator):
     return {name: -torch.ones(shape) for name, shape in OPERATORS[operator][1].items()}
 
 
-FREE = {("convolution", "x", 1), ("product", "x", 0)}
+FREE = {("convolution", "x", 1)}
 """Sizes that no other tensor has."""
 
 
@@ -181,7 +180,7 @@ def test_every_size_is_checked(operator):
         assert "\n" not in str(error.value), (name, x.shape)
 
 
-@pytest.mark.parametrize("operator", ["state step", "convolution step", "product", "block step"])
+@pytest.mark.parametrize("operator", ["state step", "convolution step", "block step"])
 def test_gaps_between_numbers_are_refused(operator):
     for name, x in given(operator).items():
         with pytest.raises(RuntimeError, match=rf"^C\+\+ kernels: {name} has gaps"):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tiny_models import difference
 
-from recurformer.model import cpp_step, native
+from recurformer.model import cpp_step, few_rows, native
 from recurformer.model.cpp_step import BlockInputs, StepInputs
 from recurformer.model.fused import FusedWeights
-from recurformer.model.mamba import MambaBlock, few_rows, state_step
+from recurformer.model.mamba import MambaBlock, state_step
 from recurformer.model.scan import selective_scan
 
 
@@ -105,12 +105,12 @@ def test_what_the_kernel_cannot_take_goes_through_torch(field, change):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2**-7)])
 def test_few_rows_equal_a_linear_layer(batch, bias, outputs, dtype, tolerance, monkeypatch):
     torch.manual_seed(0)
-    product, called = cpp_step.product, []
-    monkeypatch.setattr(cpp_step, "product", lambda *given: called.append(1) or product(*given))
+    products, called = few_rows.products, []
+    monkeypatch.setattr(few_rows, "products", lambda *given: called.append(1) or products(*given))
     layer, x = torch.nn.Linear(70, outputs, bias=bias, dtype=dtype), torch.randn(batch, 2, 70, dtype=dtype)
     exact = copy.deepcopy(layer).double()
     for rows in (x, x[:, 1:]):
         with torch.no_grad():
-            found = few_rows(rows, layer.weight, layer.bias)
+            found = few_rows.product(rows, layer.weight, layer.bias)
             assert found.dtype == dtype and difference(found.double(), exact(rows.double())) < tolerance
     assert len(called) == (batch == 1 and native.refuses() is None)

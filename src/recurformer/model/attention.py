@@ -9,8 +9,9 @@ from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+from .few_rows import product, project
 from .layout import has_bias, head_layout, rotate, rotates
-from .mamba import FusedWeights, few_rows
+from .mamba import FusedWeights
 from .mixer import ReplacedHeads, repeat_heads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
@@ -92,39 +93,38 @@ class RecurFormerAttention(nn.Module):
         Returns:
             outputs (B, L, hidden), and the retained heads' attention weights if the attention function gives them.
         """
-        values = self._values(hidden_states)  # (B, L, KV heads, head_dim)
-        projected = self._project(hidden_states) if self.reads_keys else None
+        projected, values = self._project(hidden_states)
         positions = position_embeddings if self.rotates else None
         fused = None if self.folding is None else self.folding(self)
         reads: dict[str, Any] = {} if fused is None else {"fused": fused}
-        if projected is not None:
+        if projected is not None and self.reads_keys:
             own = (mixer_positions or position_embeddings) if self.rotates else None
             reads["heads"] = self._heads(hidden_states, projected, own)
         retained, weights = self._retain(
-            hidden_states, values, projected, positions, attention_mask, past_key_values, **kwargs
+            values, projected, positions, attention_mask, past_key_values, **kwargs
         )  # (B, L, retained heads * head_dim)
         read = self._replaced(values).flatten(2)  # (B, L, KV heads that replaced heads read * head_dim)
         replaced = self.mixer(read, past_key_values, recurrent_mask, **reads)  # (B, L, replaced heads * head_dim)
         mixed = replaced if retained is None else torch.cat([retained, replaced], -1)  # (B, L, heads * head_dim)
         if fused is None or fused.output is None:
             return self.o_proj(mixed), weights
-        return few_rows(mixed, fused.output, self.o_proj.bias), weights
+        return product(mixed, fused.output, self.o_proj.bias), weights
 
     def replaced_outputs(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mixer's outputs (B, L, replaced heads * head_dim) alone, of whole sequences without padding."""
         reads: dict[str, Any] = {}
-        if self.reads_keys:
+        projected, values = self._project(hidden_states)
+        if projected is not None and self.reads_keys:
             positions = position_embeddings if self.rotates else None
-            reads["heads"] = self._heads(hidden_states, self._project(hidden_states), positions)
-        return self.mixer(self.read(hidden_states), None, None, **reads)
+            reads["heads"] = self._heads(hidden_states, projected, positions)
+        return self.mixer(self._replaced(values).flatten(2), None, None, **reads)
 
     def read(self, hidden_states: Tensor) -> Tensor:
         """Return the values (B, L, features) that the mixer reads."""
-        return self._replaced(self._values(hidden_states)).flatten(2)
+        return self._replaced(self._by_head(self.v_proj(hidden_states))).flatten(2)
 
-    def _values(self, hidden_states: Tensor) -> Tensor:
-        """Return values (B, L, KV heads, head_dim)."""
-        return self.v_proj(hidden_states).view(*hidden_states.shape[:-1], -1, self.head_dim)
+    def _by_head(self, rows: Tensor) -> Tensor:
+        return rows.view(*rows.shape[:-1], -1, self.head_dim)
 
     def _heads(
         self, hidden_states: Tensor, projected: tuple[Tensor, Tensor], positions: tuple[Tensor, Tensor] | None
@@ -135,11 +135,16 @@ class RecurFormerAttention(nn.Module):
             queries = queries * (self.scaling * self.head_dim**0.5)
         return ReplacedHeads(hidden_states, queries, keys, positions)
 
-    def _project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys (B, L, heads, head_dim), normalised where the family does so, not rotated."""
-        queries = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_dim))
-        keys = self.k_proj(hidden_states).unflatten(-1, (-1, self.head_dim))
-        return (self.q_norm(queries), self.k_norm(keys)) if self.normed else (queries, keys)
+    def _project(self, hidden_states: Tensor) -> tuple[tuple[Tensor, Tensor] | None, Tensor]:
+        """Return queries and keys, or None where nothing reads them, and values, (B, L, heads, head_dim) each.
+
+        Queries and keys are normalised where the family does so, and not rotated.
+        """
+        if not hasattr(self, "q_proj"):
+            return None, self._by_head(self.v_proj(hidden_states))
+        rows = project(hidden_states, (self.q_proj, self.k_proj, self.v_proj))
+        queries, keys, values = (self._by_head(x) for x in rows)
+        return ((self.q_norm(queries), self.k_norm(keys)) if self.normed else (queries, keys)), values
 
     def _replaced(self, heads: Tensor) -> Tensor:
         """Return those of the KV heads (B, L, KV heads, head_dim) that replaced query heads read."""
@@ -148,7 +153,6 @@ class RecurFormerAttention(nn.Module):
 
     def _retain(
         self,
-        hidden_states: Tensor,
         values: Tensor,
         projected: tuple[Tensor, Tensor] | None,
         positions: tuple[Tensor, Tensor] | None,
@@ -157,13 +161,12 @@ class RecurFormerAttention(nn.Module):
         **kwargs,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Attend with the retained heads: outputs (B, L, features) and weights; neither without any such head."""
-        if not self.layout.retained:
+        if projected is None or not self.layout.retained:
             if self.counts_tokens and cache is not None:
                 tick = values[:, :, :1, :1].transpose(1, 2)
                 cache.update(tick, tick, self.layer_idx)
             return None, None
-        shape = hidden_states.shape[:-1]
-        query, key = projected or self._project(hidden_states)
+        shape, (query, key) = values.shape[:2], projected
         query = query[:, :, : len(self.layout.retained)].transpose(1, 2)  # (B, H, L, head_dim)
         key = key[:, :, : self.layout.attended_kv_heads].transpose(1, 2)  # (B, KV heads, L, head_dim)
         query, key = rotate(query, key, positions)

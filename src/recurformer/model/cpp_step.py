@@ -4,7 +4,7 @@ They have no torch operator around them, which would cost more than the step doe
 """
 
 from collections.abc import Iterable, Sequence
-from ctypes import Array, Structure, c_int64, c_void_p
+from ctypes import Array, Structure, c_int32, c_int64, c_void_p
 from functools import cache
 from typing import NamedTuple
 
@@ -14,7 +14,9 @@ from torch import Tensor
 from . import native
 from .cpp import PARALLEL_FROM, refuses
 from .native import structure
+from .scan_inputs import forced
 
+ROWS = (torch.float32, torch.bfloat16)  # types of the rows that a step reads; sums are of float32
 SHARED_FROM = 2**15  # weights of a matrix; fewer are not worth waking a second thread
 MOST_ROWS = 8  # of a batch in a step; more are quicker by torch's matrix products
 
@@ -79,23 +81,6 @@ WindowArguments = structure(
     {"x": ROW, "weight": "channels taps", "bias": "?channels", "window": f"{ROW} taps", "y": ROW},
     "x_stride batch channels taps",
 )
-PRODUCT = {"x": "batch features", "weight": "outputs features", "bias": "?outputs", "y": "batch outputs"}
-PRODUCTS = {
-    torch.float32: (
-        "product",
-        structure("ProductArguments", PRODUCT, "x_stride batch features outputs", "threads"),
-    ),
-    torch.bfloat16: (
-        "half_product",
-        structure(
-            "HalfProductArguments",
-            {name: f"{shape} bfloat16" for name, shape in PRODUCT.items()},
-            "x_stride batch features outputs",
-            "threads",
-        ),
-    ),
-}
-"""Function and arguments, by type; sums are of float32."""
 BlockArguments = structure(
     "BlockArguments",
     {
@@ -119,13 +104,14 @@ BlockArguments = structure(
 
 
 class WindowStepInputs(NamedTuple):
-    """One step of a layer's windows: queries (B, heads, D), keys and values (B, KV heads, D), nothing rotated yet.
+    """One step of a layer's windows; all numbers are of one type, float32 or bfloat16.
 
-    `cos` and `sin` are (B or 1, rotated features), or None in a layer without positions. `center` (KV heads, D) is
-    taken from the keys where it is there. `seen` (B, 1), the number of tokens before this one, is updated; so are the
-    `slots` of each window (B, held, its KV heads, width), which has a slot for the new token. `windows` names of each
-    the tokens of its ring, its bits and its width; `groups` of each KV head its window, its place in there, and its
-    first query head and their number.
+    Queries (B, 1, heads, D), keys (B, 1, KV heads, D) and values (B, 1, KV heads * D) are not rotated yet. `cos` and
+    `sin` are (B or 1, 1, rotated features), or None in a layer without positions. `center` (KV heads, D) is taken from
+    the keys where it is there. `seen` (B, 1), the number of tokens before this one, is updated; so are the `slots` of
+    each window (B, held, its KV heads, width), which has a slot for the new token. `windows` names of each the tokens
+    of its ring, its bits and its width in bytes; `groups` of each KV head its window, its place in there, and its first
+    query head and their number.
     """
 
     queries: Tensor
@@ -153,21 +139,15 @@ class WindowGroup(Structure):
     _fields_ = [(name, c_int64) for name in ("window", "place", "first_query", "queries")]
 
 
-WindowStepArguments = structure(
-    "WindowStepArguments",
-    {
-        "queries": "batch all_queries",
-        "keys": "batch all_keys",
-        "values": "batch all_keys",
-        "cos": "?batch turned",
-        "sin": "?batch turned",
-        "center": "?groups dim",
-        "y": "batch all_queries",
-        "seen": "batch one int64",
-    },
-    "queries_stride keys_stride values_stride cos_stride sin_stride batch heads groups dim turned sinks",
-    "threads",
-)
+class WindowStepArguments(Structure):
+    """The ctypes twin of a step's rows and sizes."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("queries", "keys", "values", "cos", "sin", "center", "y", "seen")),
+        *((f"{name}_stride", c_int64) for name in ("queries", "keys", "values", "cos", "sin")),
+        *((name, c_int64) for name in ("batch", "heads", "groups", "dim", "turned", "sinks")),
+        *((name, c_int32) for name in ("threads", "half")),
+    ]
 
 
 HadamardArguments = structure("HadamardArguments", {"x": "rows dim", "y": "rows dim"}, "x_stride rows dim", "threads")
@@ -220,8 +200,9 @@ def state_step(inputs: StepInputs) -> Tensor:
     return y
 
 
-def _threads(weight: Tensor) -> int:
-    return 1 if weight.numel() < SHARED_FROM else torch.get_num_threads()
+def threads_of(weights: int) -> int:
+    """Return how many threads share a product that reads so many weights."""
+    return 1 if weights < SHARED_FROM else torch.get_num_threads()
 
 
 def block_step(inputs: BlockInputs) -> Tensor:
@@ -236,7 +217,7 @@ def block_step(inputs: BlockInputs) -> Tensor:
         "steps": selected - 2 * states,
         "states": states,
         "taps": inputs.weight.shape[-1],
-        "threads": _threads(inputs.in_proj),
+        "threads": threads_of(inputs.in_proj.numel()),
         "projected": 2 * channels,
         "selected": selected,
         "one": 1,
@@ -250,45 +231,60 @@ def _window_groups(groups: tuple[tuple[int, int, int, int], ...]) -> Array[Windo
     return (WindowGroup * len(groups))(*(WindowGroup(*group) for group in groups))
 
 
+def takes_step(x: Tensor, *dense: Tensor | None) -> bool:
+    """Return whether the kernels read one token's rows x (B, 1, ...), and tensors of its type that have no gaps."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    if x.dim() < 3 or x.shape[1] != 1 or x.dtype not in ROWS or not x.is_cpu or x.stride(-1) != 1:
+        return False
+    if forced() not in (None, "cpp") or native.refuses() is not None:
+        return False
+    return all(y is None or (y.dtype == x.dtype and y.is_cpu and y.is_contiguous()) for y in dense)
+
+
+def _check(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
+    """Refuse what the kernel would not read as it lies: (B or 1, ...), whose last dimensions have no gaps."""
+    dense = x.stride(-1) == 1 and (x.dim() < 4 or x.stride(2) == x.shape[3])
+    if tuple(x.shape) != shape or x.dtype != like.dtype or not x.is_cpu or not dense:
+        raise RuntimeError(
+            f"C++ kernels: {name} must be {shape} in {like.dtype}, but it is {tuple(x.shape)} in {x.dtype}"
+        )
+
+
 def window_step(inputs: WindowStepInputs) -> Tensor:
-    """Put one token into the windows, in place, and attend from it; returns outputs (B, heads * D).
+    """Put one token into the windows, in place, and attend from it; returns outputs (B, 1, heads * D).
 
     Raises:
-        RuntimeError: a token has no slot, or the slots are not as the kernel reads them.
+        RuntimeError: a token has no slot, or a tensor is not as the kernel reads it.
     """
-    (batch, heads, dim), groups = inputs.queries.shape, inputs.keys.shape[1]
-    rows = {name: getattr(inputs, name).flatten(1) for name in ("queries", "keys", "values")}
-    turns = {name: None if (x := getattr(inputs, name)) is None else x.expand(batch, -1) for name in ("cos", "sin")}
-    y = inputs.queries.new_empty(batch, heads * dim)
+    queries, keys, values, cos, sin, center, seen = inputs[:7]
+    (batch, _, heads, dim), groups = queries.shape, keys.shape[2]
+    _check("queries", queries, (batch, 1, heads, dim), queries)
+    _check("keys", keys, (batch, 1, groups, dim), queries)
+    _check("values", values, (batch, 1, groups * dim), queries)
+    turned, turns = 0, []
+    for name, x in (("cos", cos), ("sin", sin)):
+        if x is not None:
+            turned = x.shape[2]
+            _check(name, x, (batch if x.shape[0] > 1 else 1, 1, turned), queries)
+        turns.append((None, 0) if x is None else (x.data_ptr(), x.stride(0) if x.shape[0] > 1 else 0))
+    if center is not None and (center.shape != (groups, dim) or center.dtype != queries.dtype):
+        raise RuntimeError(f"C++ kernels: center must be {(groups, dim)}, but it is {tuple(center.shape)}")
+    if seen.shape != (batch, 1) or seen.dtype != torch.int64 or not seen.is_contiguous():
+        raise RuntimeError(f"C++ kernels: seen must be {(batch, 1)} in int64, but it is {tuple(seen.shape)}")
     windows = (WindowSlots * len(inputs.slots))()
-    for window, slots, (tokens, bits, width) in zip(windows, inputs.slots, inputs.windows, strict=True):
-        held, count = slots.shape[1:3]
-        if (len(slots), slots.shape[3] * slots.itemsize) != (batch, width) or not slots.is_contiguous():
+    for index, (slots, (tokens, bits, width)) in enumerate(zip(inputs.slots, inputs.windows, strict=True)):
+        rows, held, count, numbers = slots.shape
+        if (rows, numbers * slots.itemsize) != (batch, width) or not slots.is_contiguous():
             raise RuntimeError(f"C++ kernels: slots {tuple(slots.shape)} of {slots.dtype}, not {width} bytes each")
-        window.slots, window.held, window.groups, window.tokens, window.bits = (
-            slots.data_ptr(),
-            held,
-            count,
-            tokens,
-            bits,
-        )
-    sizes = {f"{name}_stride": 0 if x is None else x.stride(0) for name, x in (rows | turns).items()}
-    sizes |= {"batch": batch, "heads": heads, "groups": groups, "dim": dim, "sinks": inputs.sinks, "one": 1}
-    sizes |= {"turned": 0 if turns["cos"] is None else turns["cos"].shape[1], "threads": torch.get_num_threads()}
-    sizes |= {"all_queries": heads * dim, "all_keys": groups * dim}
-    tensors = {**rows, **turns, "center": inputs.center, "y": y, "seen": inputs.seen}
-    status = native.call("window_step", WindowStepArguments.of(tensors, sizes), windows, _window_groups(inputs.groups))
-    if status:
-        raise RuntimeError(f"C++ kernels: a token after {inputs.seen.max()} others has no slot")
-    return y
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + bias (B, outputs) for few rows x (B, features), all of a type in `PRODUCTS`."""
-    function, arguments = PRODUCTS[torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32]
-    (rows, features), outputs = x.shape, weight.shape[0]
-    y = x.new_empty(rows, outputs)
-    sizes = {"x_stride": x.stride(0), "batch": rows, "features": features, "outputs": outputs}
-    tensors = {"x": x, "weight": weight, "bias": bias, "y": y}
-    native.call(function, arguments.of(tensors, sizes | {"threads": _threads(weight)}))
+        windows[index] = WindowSlots(slots.data_ptr(), held, tokens, count, bits)
+    y = queries.new_empty(batch, 1, heads * dim)
+    given = WindowStepArguments(
+        *(queries.data_ptr(), keys.data_ptr(), values.data_ptr(), turns[0][0], turns[1][0]),
+        *(None if center is None else center.data_ptr(), y.data_ptr(), seen.data_ptr()),
+        *(queries.stride(0), keys.stride(0), values.stride(0), turns[0][1], turns[1][1]),
+        *(batch, heads, groups, dim, turned, inputs.sinks, torch.get_num_threads(), queries.dtype == torch.bfloat16),
+    )
+    if native.call("window_step", given, windows, _window_groups(inputs.groups)):
+        raise RuntimeError(f"C++ kernels: a token after {seen.max()} others has no slot")
     return y

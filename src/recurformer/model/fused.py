@@ -1,4 +1,4 @@
-"""Quicker inference: few rows are multiplied by our kernel, and fused weights take the place of their factors.
+"""Quicker inference: one token goes through our kernels, and fused weights take the place of their factors.
 
 A hybrid layer fuses products of its weights:
 
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from .attention import RecurFormerAttention
+from .few_rows import FewRowsLinear, swap
 from .layout import refuse_adapter
-from .mamba import CausalConv, FusedWeights, few_rows
+from .mamba import CausalConv, FusedWeights
 
 
 class LayerSizes(NamedTuple):
@@ -132,16 +133,6 @@ def _factors(layer: Any) -> Iterator[tuple[dict[str, Any], str, Tensor, int]]:
                 yield module._parameters, name, parameter.detach(), parameter._version
 
 
-class FewRowsLinear(nn.Linear):
-    """A linear layer in which one token of few sequences reads its weights by `few_rows`."""
-
-    is_plain = True  # a conversion takes it for what it was
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x W^T + bias (..., outputs) of x (..., features)."""
-        return few_rows(x, self.weight, self.bias)
-
-
 PLAIN = (nn.Linear, FewRowsLinear, CausalConv)
 
 
@@ -161,12 +152,13 @@ def _check(layer: Any) -> None:
 def folded(model: nn.Module) -> Iterator[None]:
     """Inside, forward passes without gradients are quicker, with the same result but for rounding.
 
-    On a processor, one token of few sequences is multiplied by our C++ kernel, in every linear layer of float32 or
-    bfloat16: it reads memory faster than torch's product. Mamba blocks compute with fused weights. These are made at
-    the first such pass and again whenever a factor has changed; they cost memory of about the output projections' size
-    until the end. The model's parameters and saved checkpoints stay as they are. Training passes and compiled code use
-    the parameters. Changes through `parameter.data` are not seen, and forward hooks on projections inside a Mamba block
-    are not called. Of several on one model the last entered must be the first left.
+    On a processor, one token of few sequences goes through our C++ kernels in every linear layer, norm and gated
+    feed-forward part of float32 or bfloat16 (`few_rows.py`): they read memory faster than torch's product. Mamba blocks
+    compute with fused weights. These are made at the first such pass and again whenever a factor has changed; they cost
+    memory of about the output projections' size until the end. The model's parameters and saved checkpoints stay as
+    they are. Training passes and compiled code use the parameters. Changes through `parameter.data` are not seen, and
+    forward hooks on the linear layers inside a Mamba block or a feed-forward part are not called. Of several on one
+    model the last entered must be the first left.
 
     Args:
         model: a converted model or an original; only Mamba blocks have weights to fuse.
@@ -179,15 +171,12 @@ def folded(model: nn.Module) -> Iterator[None]:
     layers = [layer for layer in layers if layer.config.mixer == "mamba" and layer.folding is None]
     for layer in layers:
         _check(layer)
-    linear = [module for module in model.modules() if type(module) is nn.Linear]
-    for module in linear:
-        module.__class__ = FewRowsLinear
+    swap_back = swap(model)
     for layer in layers:
         layer.folding = Folding()
     try:
         yield
     finally:
-        for module in linear:
-            module.__class__ = nn.Linear
+        swap_back()
         for layer in layers:
             layer.folding = None

@@ -104,14 +104,6 @@ def state_step(inputs: StepInputs) -> Tensor:
     return (y * F.silu(gate)).to(u.dtype)
 
 
-def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + bias (B, L, outputs) of x (B, L, features); reading W bounds it for one token of few sequences."""
-    few = x.dim() == 3 and x.shape[1] == 1 and x.dtype in cpp_step.PRODUCTS
-    if few and cpp_step.refuses_step((x[:, 0],), (weight, bias), MOST_ROWS, x.dtype) is None:
-        return cpp_step.product(x[:, 0], weight, bias).unsqueeze(1)
-    return F.linear(x, weight, bias)
-
-
 class CausalConv(nn.Conv1d):
     """`causal_conv` with the parameters of a depthwise `nn.Conv1d`.
 

@@ -13,6 +13,7 @@ from transformers import initialization as init
 from transformers.cache_utils import StaticLayer
 
 from . import cpp_step
+from .caches import StateLayer
 from .layout import HeadLayout
 from .masks import Packing
 from .mixer import Mixer, ReplacedHeads, any_length, at_spans, repeat_heads, spans
@@ -21,7 +22,8 @@ from .packed import FULL_BITS, hadamard, pack, packed_bytes, unpack
 
 BLOCK = 64  # least number of queries that are compared with their keys at once
 WIDE = 256  # tokens of a window from which on its blocks are attended one after the other, without copies of the keys
-SLICES = 4  # such blocks in a window: more compare fewer keys in vain, and call more often
+GROWTH = 32  # slots that a cache grows by when a step needs one: each time it copies all
+SLICES = 8  # such blocks in a window: more compare fewer keys in vain, and call more often
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Window:
         most: int,
         places: Tensor,
         seen: tuple[Tensor, Tensor],
+        even: bool,
         alone: bool,
         dropout: float,
     ) -> tuple[Tensor, Tensor]:
@@ -81,7 +84,8 @@ class Window:
             most: number of slots that there may be after the new tokens.
             places: of the new tokens, (B, L); -1 is no place.
             seen: number of tokens before and after the new ones, (B, 1) each.
-            alone: whether the new tokens are known to be all of them, without padding.
+            even: whether no new token is padding.
+            alone: whether the new tokens are known to be all of them too.
             dropout: of the weights.
 
         Returns:
@@ -103,18 +107,22 @@ class Window:
         # sinks stand in front of every block; where they lie in the window too they must not count twice
         column_places = column_places.masked_fill(column_places < self.sinks, -1)
         first, last = chosen[:, : self.sinks], slice(min(self.sinks, held), None)
-        if alone and queries.shape[1] <= self.tokens and not torch.compiler.is_compiling():
-            outputs = self._attend(queries, read[:, held:], None, dropout)  # (B, L, H, head_dim)
-        else:
-            outputs = self._attend_by_block(
-                (queries, places),
+        # of an input's beginning the window hides nothing but what comes later, which needs no mask
+        head = min(self.tokens, queries.shape[1]) if alone and not torch.compiler.is_compiling() else 0
+        outputs = [self._attend(queries[:, :head], read[:, held : held + head], None, dropout)] if head else []
+        if not head or head < queries.shape[1]:
+            rest = self._attend_by_block(
+                (queries[:, head:], places[:, head:]),
                 (read.gather(1, first.expand(-1, -1, *read.shape[2:])), slot_places[:, : self.sinks]),
                 (read[:, last], column_places[:, last]),
+                even,
                 dropout,
             )
+            outputs.append(rest)
+        mixed = torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]  # (B, L, H, head_dim)
         if packs:
-            outputs = hadamard(outputs).to(dtype)
-        return outputs.flatten(2), columns.gather(1, chosen.expand(-1, -1, *columns.shape[2:]))
+            mixed = hadamard(mixed).to(dtype)
+        return mixed.flatten(2), columns.gather(1, chosen.expand(-1, -1, *columns.shape[2:]))
 
     def _unpacked(self, columns: Tensor, newest: Tensor) -> Tensor:
         """Return packed columns as numbers (B, any, KV heads, 2 head_dim), the last with the gradient of `newest`."""
@@ -129,6 +137,7 @@ class Window:
         new: tuple[Tensor, Tensor],
         first: tuple[Tensor, Tensor],
         last: tuple[Tensor, Tensor],
+        even: bool,
         dropout: float,
     ) -> Tensor:
         """Attend from the new queries, block by block, to the first entries and to the last ones before each query.
@@ -137,6 +146,7 @@ class Window:
             new: queries (B, L, H, head_dim) and their places (B, L).
             first: the sinks' entries (B, sinks, KV heads, 2 head_dim) and places.
             last: entries (B, any + L, KV heads, 2 head_dim) of the window and of the new tokens, and their places.
+            even: whether no new token is padding.
             dropout: of the weights.
 
         Returns:
@@ -145,7 +155,7 @@ class Window:
         length, size = new[0].shape[1], max(BLOCK, self.tokens)
         if not any_length(length, size):
             if length > size or size > WIDE:
-                return self._attend_by_slices(new, first, last, dropout)
+                return self._attend_by_slices(new, first, last, even, dropout)
             read, there = (torch.cat(parts, 1) for parts in zip(first, last, strict=True))
             return self._attend_to_places((new[0], read, new[1], there), dropout)
         own, near = (spans(length, size, width, new[1].device) for width in (size, self.tokens + size))
@@ -159,26 +169,46 @@ class Window:
         return outputs.flatten(1, 2).index_select(1, torch.arange(length, device=own.device))
 
     def _attend_by_slices(
-        self, new: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor], last: tuple[Tensor, Tensor], dropout: float
+        self,
+        new: tuple[Tensor, Tensor],
+        first: tuple[Tensor, Tensor],
+        last: tuple[Tensor, Tensor],
+        even: bool,
+        dropout: float,
     ) -> Tensor:
-        """The same block after block, each with no more entries than one of its queries may see."""
+        """The same block after block, each with no more entries than one of its queries may see.
+
+        Blocks of as many queries that see new tokens alone, and all sinks, share one mask.
+        """
         (queries, here), (entries, there) = new, last
         length, before = queries.shape[1], there.shape[1] - queries.shape[1]
         size, outputs = max(BLOCK, self.tokens // SLICES), []
+        masks: dict[int, Tensor] = {}
         for start in range(0, length, size):
             stop = min(start + size, length)
             near = slice(max(0, before + start + 1 - self.tokens), before + stop)
-            read, seen = (torch.cat([x, y[:, near]], 1) for x, y in zip(first, (entries, there), strict=True))
-            outputs.append(self._attend_to_places((queries[:, start:stop], read, here[:, start:stop], seen), dropout))
+            steady = even and near.start >= before + self.sinks
+            mask = masks.get(stop - start) if steady else None
+            if mask is None:
+                seen = torch.cat([first[1], there[:, near]], 1)
+                visible = self._visible(here[:, start:stop], seen)
+                mask = torch.zeros_like(visible, dtype=queries.dtype).masked_fill_(~visible, -torch.inf)
+                if steady:
+                    masks[stop - start] = mask
+            read = torch.cat([first[0], entries[:, near]], 1)
+            outputs.append(self._attend(queries[:, start:stop], read, mask, dropout))
         return torch.cat(outputs, 1)
 
     def _attend_to_places(self, block: Iterable[Tensor], dropout: float) -> Tensor:
         """Attend from queries to entries, at the places `here` (B, Q) and `there` (B, K); -1 is no place."""
         queries, entries, here, there = block
+        return self._attend(queries, entries, self._visible(here, there), dropout)
+
+    def _visible(self, here: Tensor, there: Tensor) -> Tensor:
+        """Return which of the entries at places `there` (B, K) queries at `here` (B, Q) see, (B, 1, Q, K)."""
         here, there = here.unsqueeze(-1), there.unsqueeze(1)
         visible = (there >= 0) & (there <= here) & ((there < self.sinks) | (there > here - self.tokens))
-        visible = visible | (here < 0)  # padding sees anything: an empty row has no softmax
-        return self._attend(queries, entries, visible.unsqueeze(1), dropout)
+        return (visible | (here < 0)).unsqueeze(1)  # padding sees anything: an empty row has no softmax
 
     def _attend(self, queries: Tensor, entries: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
         """Attend from queries (B, Q, H, head_dim) to entries under a mask, or to all that are not behind: no mask."""
@@ -226,9 +256,11 @@ class Window:
         return torch.where(in_sinks, places, places - seen + held).clamp(min=0)
 
 
-def room_of(cache: Cache | None) -> int | None:
+def room_of(cache: Cache | None, layer_index: int) -> int | None:
     """Return the tokens for which a static cache has its tensors from the beginning; None where they grow."""
-    rooms = [layer.max_cache_len for layer in getattr(cache, "layers", ()) if isinstance(layer, StaticLayer)]
+    if cache is None or isinstance(cache.layers[layer_index], StateLayer):
+        return None
+    rooms = [layer.max_cache_len for layer in cache.layers if isinstance(layer, StaticLayer)]
     return max(rooms) if rooms else None
 
 
@@ -327,15 +359,17 @@ class WindowMixer(Mixer):
             places = places.masked_fill(~packing.real, -1)
         after = before + (queries.shape[1] if packing is None else packing.counts)
         dropout = self.dropout if self.training else 0.0
-        outputs, room = [], room_of(cache)
+        outputs, room = [], room_of(cache, self.layer_index)
         for index, window in enumerate(self.windows):
             own = self._of(window, queries, self.query_spans), self._of(window, entries, None)
             most = window.slots if room is None else min(window.slots, room)
             slots = None if seen is None else self.previous(cache, "conv", index)
             if slots is None:
                 slots = window.no_slots(entries, 0 if room is None else most)
-            alone = seen is None and packing is None
-            output, slots = window.attend(*own, slots, most, places, (before, after), alone, dropout)
+            even = packing is None
+            output, slots = window.attend(
+                *own, slots, most, places, (before, after), even, even and seen is None, dropout
+            )
             outputs.append(output)
             if cache is not None:
                 self._hold(cache, slots, index)
@@ -344,35 +378,38 @@ class WindowMixer(Mixer):
 
     def _step(self, values: Tensor, cache: Any, seen: Tensor, heads: ReplacedHeads) -> Tensor | None:
         """Attend from one token by the C++ kernel, slots and `seen` in place; None where it cannot take the inputs."""
-        cos, sin = heads.position_embeddings or (None, None)
+        if (self.training and self.dropout) or not cpp_step.takes_step(values, self.center):
+            return None
         held = cache.layers[self.layer_index].conv_states
-        full = [slots for slots in held.values() if slots.dtype != torch.uint8]
-        dropped, dtype = self.training and self.dropout, values.dtype
-        if values.shape[1] != 1 or dropped or dtype not in (torch.float32, torch.bfloat16):
-            return None
-        rows = (heads.queries, heads.keys, values, cos, sin, self.center, *full)
-        if cpp_step.refuses_step(rows, (), dtype=dtype) is not None:
-            return None
-        room = room_of(cache)
         for index, window in enumerate(self.windows):
-            slots, most = held[index], window.slots if room is None else min(window.slots, room)
-            if slots.shape[1] < most:
-                held[index] = torch.cat([slots, slots.new_zeros(len(slots), 1, *slots.shape[2:])], 1)
+            slots = held[index]
+            if not slots.is_contiguous() or slots.dtype not in (torch.uint8, values.dtype):
+                return None
+            if slots.shape[1] < window.slots and room_of(cache, self.layer_index) is None:
+                held[index] = self._with_room(slots, window.slots, seen)
+        cos, sin = heads.position_embeddings or (None, None)
         return cpp_step.window_step(
             cpp_step.WindowStepInputs(
-                queries=heads.queries[:, 0].float(),
-                keys=heads.keys[:, 0].float(),
-                values=values.view(len(values), -1, self.head_dim).float(),
-                cos=None if cos is None else cos[:, 0].float(),
-                sin=None if sin is None else sin[:, 0].float(),
-                center=None if self.center is None else self.center.float(),
+                queries=heads.queries,
+                keys=heads.keys,
+                values=values,
+                cos=cos,
+                sin=sin,
+                center=self.center,
                 seen=seen,
-                slots=list(held.values()),
-                windows=[window.stored(self.head_dim, dtype.itemsize) for window in self.windows],
+                slots=[held[index] for index in range(len(self.windows))],
+                windows=[window.stored(self.head_dim, values.itemsize) for window in self.windows],
                 groups=self.places,
                 sinks=self.windows[0].sinks,
             )
-        )[:, None].to(dtype)
+        )
+
+    def _with_room(self, slots: Tensor, most: int, seen: Tensor) -> Tensor:
+        """Return slots (B, held, ...) with room for the token after `seen` others (B, 1)."""
+        held = slots.shape[1]
+        if int(seen.max()) < held:
+            return slots
+        return torch.cat([slots, slots.new_zeros(slots.shape[0], min(GROWTH, most - held), *slots.shape[2:])], 1)
 
     def _hold(self, cache: Cache, state: Tensor, index: int) -> None:
         """Put a tensor (B, ...) that may grow into the cache, as the "conv" state of this number."""

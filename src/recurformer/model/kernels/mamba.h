@@ -75,6 +75,8 @@ static inline uint16_t narrow(float x) {  // to the nearest bfloat16, ties to ev
   return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 static inline float wide(float x) { return x; }
+static inline void set(float& to, float x) { to = x; }
+static inline void set(uint16_t& to, float x) { to = narrow(x); }
 
 using Tile = float[STEPS][LANES];
 
@@ -113,4 +115,31 @@ static void in_parallel(int threads, int64_t total, Work work) {
   (void)threads;
   work(0, 0, total);
 #endif
+}
+
+// Rows of numbers, `stride` apart.
+struct Rows {
+  const float* values;
+  int64_t stride;
+};
+
+// out = x W^T + bias, of which rows [first, last) of W. Row by row, so that memory is read as it lies.
+template <class Weight, class Out>
+static void multiply(Rows x, int64_t batch, const Weight* W, const Weight* bias, int64_t width, int64_t first,
+                     int64_t last, Out* out, int64_t out_stride) {
+  for (int64_t row = first; row < last; ++row) {
+    const Weight* w = W + row * width;
+    for (int64_t b = 0; b < batch; ++b) {
+      const float* values = x.values + b * x.stride;
+      alignas(64) float sums[LANES] = {};
+      float sum = bias ? wide(bias[row]) : 0.f;
+      int64_t i = 0;
+      for (; i + LANES <= width; i += LANES)
+        SIMD for (int k = 0; k < LANES; ++k) sums[k] += wide(w[i + k]) * values[i + k];
+      for (; i < width; ++i) sum += wide(w[i]) * values[i];
+#pragma omp simd reduction(+ : sum)
+      for (int k = 0; k < LANES; ++k) sum += sums[k];
+      set(out[b * out_stride + row], sum);
+    }
+  }
 }

@@ -18,20 +18,6 @@ struct WindowArguments {
   int64_t x_stride, batch, channels, taps;
 };
 
-struct ProductArguments {
-  const float *x, *weight, *bias;  // (batch, features), (outputs, features), (outputs) or null
-  float* y;                        // (batch, outputs)
-  int64_t x_stride, batch, features, outputs;
-  int32_t threads;
-};
-
-struct HalfProductArguments {  // the same of bfloat16
-  const uint16_t *x, *weight, *bias;
-  uint16_t* y;
-  int64_t x_stride, batch, features, outputs;
-  int32_t threads;
-};
-
 struct BlockArguments {
   const float *x, *in_proj;                  // (batch, features), (2 channels, features)
   const float *weight, *bias;                // of the convolution: (channels, taps), (channels)
@@ -101,33 +87,6 @@ static void convolve(const WindowArguments& a) {
 
 static void convolve(const WindowArguments& a) { a.taps == 4 ? convolve<4>(a) : convolve<0>(a); }
 
-// Rows of numbers, `stride` apart.
-struct Rows {
-  const float* values;
-  int64_t stride;
-};
-
-// out = x W^T + bias, of which rows [first, last) of W. Row by row, so that memory is read as it lies.
-template <class Weight>
-static void multiply(Rows x, int64_t batch, const Weight* W, const Weight* bias, int64_t width, int64_t first,
-                     int64_t last, float* out, int64_t out_stride) {
-  for (int64_t row = first; row < last; ++row) {
-    const Weight* w = W + row * width;
-    for (int64_t b = 0; b < batch; ++b) {
-      const float* values = x.values + b * x.stride;
-      alignas(64) float sums[LANES] = {};
-      float sum = bias ? wide(bias[row]) : 0.f;
-      int64_t i = 0;
-      for (; i + LANES <= width; i += LANES)
-        SIMD for (int k = 0; k < LANES; ++k) sums[k] += wide(w[i + k]) * values[i + k];
-      for (; i < width; ++i) sum += wide(w[i]) * values[i];
-#pragma omp simd reduction(+ : sum)
-      for (int k = 0; k < LANES; ++k) sum += sums[k];
-      out[b * out_stride + row] = sum;
-    }
-  }
-}
-
 extern "C" {
 int scan_step(const StepArguments* a) {
   scan_channels(*a, 0, a->channels);
@@ -139,26 +98,6 @@ int convolution_step(const WindowArguments* a) {
   return 0;
 }
 
-int product(const ProductArguments* a) {
-  in_parallel(a->threads, a->outputs, [&](int, int64_t first, int64_t last) {
-    multiply({a->x, a->x_stride}, a->batch, a->weight, a->bias, a->features, first, last, a->y, a->outputs);
-  });
-  return 0;
-}
-
-int half_product(const HalfProductArguments* a) {
-  std::vector<float> memory(a->batch * (a->features + a->outputs));
-  float *x = memory.data(), *y = x + a->batch * a->features;
-  for (int64_t b = 0; b < a->batch; ++b)
-    for (int64_t i = 0; i < a->features; ++i) x[b * a->features + i] = wide(a->x[b * a->x_stride + i]);
-  in_parallel(a->threads, a->outputs, [&](int, int64_t first, int64_t last) {
-    multiply({x, a->features}, a->batch, a->weight, a->bias, a->features, first, last, y, a->outputs);
-    for (int64_t b = 0; b < a->batch; ++b)
-      for (int64_t i = first; i < last; ++i) a->y[b * a->outputs + i] = narrow(y[b * a->outputs + i]);
-  });
-  return 0;
-}
-
 int block_step(const BlockArguments* given) {
   const BlockArguments& a = *given;
   const int64_t D = a.channels, N = a.states, selected = a.steps + 2 * N;
@@ -166,7 +105,7 @@ int block_step(const BlockArguments* given) {
   float *projected = memory.data(), *values = projected + a.batch * 2 * D, *delta = values + a.batch * D;
   float* chosen = delta + a.batch * D;  // (batch, steps + 2 N): step size or what gives it, B, C
   in_parallel(a.threads, 2 * D, [&](int, int64_t first, int64_t last) {
-    multiply<float>({a.x, a.x_stride}, a.batch, a.in_proj, nullptr, a.features, first, last, projected, 2 * D);
+    multiply<float, float>({a.x, a.x_stride}, a.batch, a.in_proj, nullptr, a.features, first, last, projected, 2 * D);
   });
   convolve({projected, a.weight, a.bias, a.window, values, 2 * D, a.batch, D, a.taps});
   in_parallel(a.threads, selected, [&](int, int64_t first, int64_t last) {

@@ -15,12 +15,12 @@ struct WindowGroup {
 };
 
 struct WindowStepArguments {
-  const float *queries, *keys, *values;  // (batch, heads, dim), (batch, KV heads, dim) twice; not rotated
-  const float *cos, *sin, *center;       // (batch, turned) twice or null, (KV heads, dim) or null
-  float* y;                              // (batch, heads, dim)
+  const void *queries, *keys, *values;  // (batch, heads, dim), (batch, KV heads, dim) twice; not rotated
+  const void *cos, *sin, *center;       // (batch, turned) twice or null, (KV heads, dim) or null
+  void* y;                              // (batch, heads, dim)
   int64_t* seen;                         // (batch): tokens before this one; one more afterwards
   int64_t queries_stride, keys_stride, values_stride, cos_stride, sin_stride, batch, heads, groups, dim, turned, sinks;
-  int32_t threads;
+  int32_t threads, half;  // half: all numbers are bfloat16, and so are unpacked slots
 };
 
 constexpr int64_t PIECE = 128;           // slots of a task, the unit that threads share
@@ -39,13 +39,15 @@ static inline float narrow_at(float x, uint8_t* bytes) {
   return wide(half);
 }
 
-static void rotate(float* out, const float* x, const float* cos, const float* sin, int64_t turned, int64_t dim) {
+template <class T>
+static void rotate(float* out, const T* x, const T* cos, const T* sin, int64_t turned, int64_t dim) {
   const int64_t half = turned / 2;
   for (int64_t i = 0; i < half; ++i) {
-    out[i] = x[i] * cos[i] - x[i + half] * sin[i];
-    out[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
+    const float first = wide(x[i]), second = wide(x[i + half]);
+    out[i] = first * wide(cos[i]) - second * wide(sin[i]);
+    out[i + half] = second * wide(cos[i + half]) + first * wide(sin[i + half]);
   }
-  for (int64_t i = turned; i < dim; ++i) out[i] = x[i];
+  for (int64_t i = turned; i < dim; ++i) out[i] = wide(x[i]);
 }
 
 // x times Hadamard's orthonormal matrix, in place, by blocks of the largest power of two that divides dim.
@@ -185,28 +187,11 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   }
 }
 
-struct HadamardArguments {
-  const float* x;  // (rows, dim)
-  float* y;        // likewise, without gaps
-  int64_t x_stride, rows, dim;
-  int32_t threads;
-};
-
-extern "C" {
-int hadamard_rows(const HadamardArguments* a) {
-  in_parallel(a->threads, a->rows, [&](int, int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      float* y = a->y + row * a->dim;
-      std::copy(a->x + row * a->x_stride, a->x + row * a->x_stride + a->dim, y);
-      hadamard(y, a->dim);
-    }
-  });
-  return 0;
-}
-
 // Returns 1 if a token has no slot.
-int window_step(const WindowStepArguments* given, const WindowSlots* windows, const WindowGroup* groups) {
-  const WindowStepArguments& a = *given;
+template <class T>
+static int step(const WindowStepArguments& a, const WindowSlots* windows, const WindowGroup* groups) {
+  const T *all_queries = (const T*)a.queries, *all_keys = (const T*)a.keys, *all_values = (const T*)a.values;
+  const T *all_cos = (const T*)a.cos, *all_sin = (const T*)a.sin, *center = (const T*)a.center;
   const int64_t dim = a.dim;
   const float scale = (float)std::pow((double)dim, -0.5) * LOG2_E;  // weights are powers of two
   std::vector<float> queries(a.batch * a.heads * dim), entry(2 * dim);
@@ -220,17 +205,13 @@ int window_step(const WindowStepArguments* given, const WindowSlots* windows, co
       const int64_t place = a.seen[b];
       const int64_t slot = place < a.sinks ? place : a.sinks + (place - a.sinks) % window.tokens;
       if (slot >= window.held) return 1;
-      const float *cos = a.cos + b * a.cos_stride, *sin = a.sin + b * a.sin_stride;
-      const auto turn = [&](float* out, const float* x) {
-        if (a.cos) rotate(out, x, cos, sin, a.turned, dim);
-        else std::copy(x, x + dim, out);
-      };
+      const T *cos = all_cos + b * a.cos_stride, *sin = all_sin + b * a.sin_stride;
+      const auto turn = [&](float* out, const T* x) { rotate(out, x, cos, sin, a.turned, dim); };
       float *key = entry.data(), *value = key + dim;
-      turn(key, a.keys + b * a.keys_stride + g * dim);
-      if (a.center)
-        for (int64_t i = 0; i < dim; ++i) key[i] -= a.center[g * dim + i];
-      const float* given_value = a.values + b * a.values_stride + g * dim;
-      std::copy(given_value, given_value + dim, value);
+      turn(key, all_keys + b * a.keys_stride + g * dim);
+      if (center)
+        for (int64_t i = 0; i < dim; ++i) key[i] -= wide(center[g * dim + i]);
+      for (int64_t i = 0; i < dim; ++i) value[i] = wide(all_values[b * a.values_stride + g * dim + i]);
       if (packs) {
         hadamard(key, dim);
         hadamard(value, dim);
@@ -241,7 +222,7 @@ int window_step(const WindowStepArguments* given, const WindowSlots* windows, co
       pack(row + bytes, value, window.bits, dim);
       for (int64_t h = group.first_query; h < group.first_query + group.queries; ++h) {
         float* query = queries.data() + (b * a.heads + h) * dim;
-        turn(query, a.queries + b * a.queries_stride + h * dim);
+        turn(query, all_queries + b * a.queries_stride + h * dim);
         if (packs) hadamard(query, dim);
         as_stored(query, window.bits, dim, false);
         for (int64_t i = 0; i < dim; ++i) query[i] *= scale;
@@ -271,13 +252,14 @@ int window_step(const WindowStepArguments* given, const WindowSlots* windows, co
       by_bits(window, group, tasks[t], own, dim, part_of(t), memory.data());
     }
   });
+  std::vector<float> output(dim);
   for (int64_t t = 0; t < count;) {  // the parts of one KV head stand side by side
     const Task& first = tasks[t];
     const WindowGroup& group = groups[first.group];
     int64_t end = t;
     while (end < count && tasks[end].row == first.row && tasks[end].group == first.group) ++end;
     for (int64_t q = 0; q < group.queries; ++q) {
-      float *out = a.y + (first.row * a.heads + group.first_query + q) * dim, greatest = -INFINITY, sum = 0.f;
+      float *out = output.data(), greatest = -INFINITY, sum = 0.f;
       for (int64_t p = t; p < end; ++p) greatest = std::max(greatest, part_of(p).most[q]);
       std::fill(out, out + dim, 0.f);
       for (int64_t p = t; p < end; ++p) {
@@ -290,10 +272,35 @@ int window_step(const WindowStepArguments* given, const WindowSlots* windows, co
       const int64_t bits = windows[group.window].bits;
       as_stored(out, bits, dim, true);
       if (bits < HALF) hadamard(out, dim);
+      T* y = (T*)a.y + (first.row * a.heads + group.first_query + q) * dim;
+      for (int64_t i = 0; i < dim; ++i) set(y[i], out[i]);
     }
     t = end;
   }
   for (int64_t b = 0; b < a.batch; ++b) a.seen[b] += 1;
   return 0;
+}
+
+struct HadamardArguments {
+  const float* x;  // (rows, dim)
+  float* y;        // likewise, without gaps
+  int64_t x_stride, rows, dim;
+  int32_t threads;
+};
+
+extern "C" {
+int hadamard_rows(const HadamardArguments* a) {
+  in_parallel(a->threads, a->rows, [&](int, int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      float* y = a->y + row * a->dim;
+      std::copy(a->x + row * a->x_stride, a->x + row * a->x_stride + a->dim, y);
+      hadamard(y, a->dim);
+    }
+  });
+  return 0;
+}
+
+int window_step(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups) {
+  return a->half ? step<uint16_t>(*a, windows, groups) : step<float>(*a, windows, groups);
 }
 }

@@ -1,0 +1,117 @@
+// What a decoder layer does with one token of few sequences, apart from its attention: linear layers, norms, gated
+// feed-forward parts. Reading the weights bounds it; sums are of float32, whatever the type of rows and weights.
+#include "mamba.h"
+
+struct Product {
+  const void *weight, *bias;  // (outputs, features), (outputs) or null
+  void* y;                    // (batch, outputs)
+  int64_t outputs;
+};
+
+struct ProductsArguments {
+  const void* x;  // (batch, features)
+  int64_t x_stride, batch, features, count;
+  int32_t half, threads;  // half: all numbers are bfloat16
+};
+
+struct NormArguments {
+  const void *x, *weight;  // (rows, dim), (dim)
+  void* y;                 // (rows, dim)
+  int64_t rows, dim;
+  float epsilon, offset;  // offset: added to the weight
+  int32_t half;
+};
+
+struct GatedArguments {
+  const void *x, *gate, *up, *down;  // (batch, features), (inner, features) twice, (outputs, inner)
+  void* y;                           // (batch, outputs)
+  int64_t x_stride, batch, features, inner, outputs;
+  int32_t half, threads, tanh;  // tanh: the activation is GELU by its approximation with tanh, else SiLU
+};
+
+// Rows of any type as floats, copied unless they are floats already.
+template <class T>
+struct Wide {
+  std::vector<float> copy;
+  Rows rows;
+  Wide(const T* x, int64_t stride, int64_t batch, int64_t width) : copy(batch * width), rows{copy.data(), width} {
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t i = 0; i < width; ++i) copy[b * width + i] = wide(x[b * stride + i]);
+  }
+};
+template <>
+struct Wide<float> {
+  Rows rows;
+  Wide(const float* x, int64_t stride, int64_t, int64_t) : rows{x, stride} {}
+};
+
+template <class T>
+static void multiply_all(const ProductsArguments& a, const Product* all) {
+  const Wide<T> x((const T*)a.x, a.x_stride, a.batch, a.features);
+  int64_t total = 0;
+  for (int64_t i = 0; i < a.count; ++i) total += all[i].outputs;
+  in_parallel(a.threads, total, [&](int, int64_t first, int64_t last) {
+    int64_t before = 0;
+    for (int64_t i = 0; i < a.count; ++i) {
+      const Product& p = all[i];
+      const int64_t begin = std::max<int64_t>(first - before, 0), end = std::min(last - before, p.outputs);
+      if (begin < end)
+        multiply(x.rows, a.batch, (const T*)p.weight, (const T*)p.bias, a.features, begin, end, (T*)p.y, p.outputs);
+      before += p.outputs;
+    }
+  });
+}
+
+template <class T>
+static void normalise(const NormArguments& a) {
+  const T *x = (const T*)a.x, *weight = (const T*)a.weight;
+  T* y = (T*)a.y;
+  for (int64_t row = 0; row < a.rows; ++row, x += a.dim, y += a.dim) {
+    float sum = 0.f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < a.dim; ++i) sum += wide(x[i]) * wide(x[i]);
+    const float scale = 1.f / std::sqrt(sum / (float)a.dim + a.epsilon);
+    for (int64_t i = 0; i < a.dim; ++i) set(y[i], (wide(weight[i]) + a.offset) * (wide(x[i]) * scale));
+  }
+}
+
+// GELU's approximation: x (1 + tanh(u)) / 2 = x sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3).
+static inline float twice_u(float x) { return 1.59576912f * (x + 0.044715f * x * x * x); }
+
+template <class T>
+static void feed(const GatedArguments& a) {
+  const Wide<T> x((const T*)a.x, a.x_stride, a.batch, a.features);
+  std::vector<float> memory(2 * a.batch * a.inner);
+  float *gate = memory.data(), *up = gate + a.batch * a.inner;
+  in_parallel(a.threads, a.inner, [&](int, int64_t first, int64_t last) {
+    multiply<T, float>(x.rows, a.batch, (const T*)a.gate, nullptr, a.features, first, last, gate, a.inner);
+    multiply<T, float>(x.rows, a.batch, (const T*)a.up, nullptr, a.features, first, last, up, a.inner);
+    for (int64_t b = 0; b < a.batch; ++b) {
+      float *g = gate + b * a.inner, *u = up + b * a.inner;
+      if (a.tanh)
+        SIMD for (int64_t i = first; i < last; ++i) u[i] *= g[i] * sigmoid(twice_u(g[i]));
+      else
+        SIMD for (int64_t i = first; i < last; ++i) u[i] *= g[i] * sigmoid(g[i]);
+    }
+  });
+  in_parallel(a.threads, a.outputs, [&](int, int64_t first, int64_t last) {
+    multiply<T, T>({up, a.inner}, a.batch, (const T*)a.down, nullptr, a.inner, first, last, (T*)a.y, a.outputs);
+  });
+}
+
+extern "C" {
+int products(const ProductsArguments* a, const Product* all) {
+  a->half ? multiply_all<uint16_t>(*a, all) : multiply_all<float>(*a, all);
+  return 0;
+}
+
+int rms_norm(const NormArguments* a) {
+  a->half ? normalise<uint16_t>(*a) : normalise<float>(*a);
+  return 0;
+}
+
+int gated_products(const GatedArguments* a) {
+  a->half ? feed<uint16_t>(*a) : feed<float>(*a);
+  return 0;
+}
+}
