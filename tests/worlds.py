@@ -85,12 +85,13 @@ def memory() -> Rows:
 
 def bench() -> Rows:
     for model, topic, tokens in product(BACKBONE_LABELS, ("prefill", "decode"), (1024, 61440)):
-        yield topic, model, "GPU", 0.0, 1, tokens, 5, 1.0, 1.0, 1.0
-        yield topic, model, "cpu", 0.9, 1, tokens, 5, 0.3, 0.2, 0.4
-        yield topic, model, "GPU", 0.9, 8, tokens, 5, 0.3, 0.2, 0.4
+        seconds = tokens / 2**15
+        yield topic, model, "GPU", 0.0, 1, tokens, 5, 1.0, 1.0, 1.0, seconds
+        yield topic, model, "cpu", 0.9, 1, tokens, 5, 0.3, 0.2, 0.4, seconds / 0.3
+        yield topic, model, "GPU", 0.9, 8, tokens, 5, 0.3, 0.2, 0.4, seconds / 0.3
         for beta in (0.5, 0.9):
             ratio = 2.0 - beta if tokens > 1024 else 0.8
-            yield topic, model, "GPU", beta, 1, tokens, 5, ratio, ratio - 0.05, ratio + 0.05
+            yield topic, model, "GPU", beta, 1, tokens, 5, ratio, ratio - 0.05, ratio + 0.05, seconds / ratio
 
 
 def _answers(model: str, beta: float, quality: float, hops: int = 16, samples: int = 250) -> Rows:

@@ -227,7 +227,7 @@ CASES = [
     ("text/inference-efficiency", "bench", put("ratio_low", 0.9, lambda f: f["beta"] == 0.5), UNDECIDED, "rounds"),
     ("text/inference-efficiency", "bench", put("ratio", math.nan, lambda f: f["beta"] == 0.5), UNDECIDED, "rounds"),
     ("text/inference-efficiency", "bench", put("rounds", 2), UNDECIDED, "fewer than 3"),
-    ("text/inference-efficiency", "bench", put("device", "cpu"), NOT_RUN, "on a GPU"),
+    ("text/inference-efficiency", "bench", put("device", "cpu"), CONTRADICTED, "on a processor: prefill 0.30"),
     ("text/inference-efficiency", "bench", lambda f: f[(f["topic"] == "decode") | (f["model"] != "llama2-7b")], NOT_RUN,
         "no prefill and decoding"),
     ("text/inference-efficiency", "bench", lambda f: f[(f["tokens"] > 1024) ^ (f["topic"] == "decode")], NOT_RUN,

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from recurformer import convert
-from recurformer.measure.device import speed_rows
 from recurformer.measure.growth import Operations, measure_complexity
+from recurformer.measure.speed import measure_speed, speed_rows
 from recurformer.results.cells import growth_exponent
 from recurformer.study import Sizes
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
@@ -75,3 +75,17 @@ def test_the_models_take_turns_over_the_same_tokens():
 def test_both_phases_need_tokens(decoded):
     with pytest.raises(ValueError, match=f"decoded={decoded} must lie between 1 and 11"):
         speed_rows({"model": make_backbone("llama_gqa_tied")}, tokens(1, 12), decoded=decoded, repetitions=1)
+
+
+def test_speed_beside_the_originals_of_a_shape():
+    config = make_backbone("llama_gqa_tied").config
+    rows = measure_speed(config, "tiny", [0.5], [6, 12], decoded=3, rounds=3, device="cpu")
+    assert rows.groupby(["topic", "tokens"]).beta.agg(list).tolist() == [[0.0, 0.5]] * 4
+    own = rows[rows.beta == 0]
+    assert (own[["ratio", "ratio_low", "ratio_high"]] == 1).all(axis=None)
+    ours = rows[rows.beta == 0.5]
+    assert ((ours.ratio_low <= ours.ratio) & (ours.ratio <= ours.ratio_high) & (ours.ratio_low > 0)).all()
+    # with few rounds a round's ratio is near that of the medians
+    assert ((own.median_seconds.to_numpy() / ours.median_seconds.to_numpy()) / ours.ratio).between(0.2, 5).all()
+    held = rows[rows.topic == "decode"].pivot(index="tokens", columns="beta", values="cache_bytes")
+    assert held.loc[12, 0.0] == 2 * held.loc[6, 0.0] and held.loc[12, 0.5] - held.loc[6, 0.5] < held.loc[6, 0.0]

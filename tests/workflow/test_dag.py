@@ -29,6 +29,7 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     parts |= {"positions"} if study in {"smoke", "small"} else set()
     parts |= {"prices"} if study in {"smoke", "long"} else set()
     parts |= {"tradeoff"} if study in {"smoke", "small"} else set()
+    parts |= {"speed"} if study in {"default", "record", "smoke", "gpu"} else set()
     places = [tuple(name.split("/")) for job in planned.jobs for name in job.outputs]
     for kind, folder in (("tables", ("results", *below, "tables")), ("figures", ("figures", *below))):
         found = {file.split(".")[0] for *place, file in places if tuple(place) == folder}

@@ -67,6 +67,23 @@ use rule memory as cache_peak with:
         ),
 
 
+# Nothing else runs beside it on the same machine.
+use rule stage as speed with:
+    output:
+        rows="<results>/device/{backbone}/speed.csv",
+        record="<results>/device/{backbone}/speed.run.json",
+    log:
+        "<logs>/device/{backbone}/speed.log",
+    threads: workflow.cores or 4
+    params:
+        **stage(
+            "speed",
+            settings="device_measurements.speed",
+            device=DEVICE["device"],
+        ),
+
+
 rule device_measurements:
     input:
         MEASUREMENTS["cache_peak"],
+        MEASUREMENTS["bench"],

@@ -46,6 +46,7 @@ MEASUREMENTS = {
     "cache_peak": collect(
         "<results>/device/{backbone}/cache_peak.csv", backbone=DEVICE["backbones"]
     ),
+    "bench": collect("<results>/device/{backbone}/speed.csv", backbone=DEVICE["timed"]),
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": HASHHOP,
@@ -142,6 +143,7 @@ PARTS = {
     "prices": bool(ABLATIONS["language"]["priced"]),
     "positions": bool(MEASUREMENTS["positions"] and RECOVERY),
     "tradeoff": bool(MEASUREMENTS["compared_recovery"]),
+    "speed": bool(MEASUREMENTS["bench"]),
     "ablations": True,
 }
 

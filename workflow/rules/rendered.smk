@@ -57,7 +57,9 @@ rule figures:
     input:
         collect(
             "<figures>/{figure}.svg",
-            figure=shown("figures", "paper", "recovery", "equal_bytes", "positions"),
+            figure=shown(
+                "figures", "paper", "recovery", "equal_bytes", "positions", "speed"
+            ),
         ),
 
 

@@ -5,12 +5,21 @@ from typing import TYPE_CHECKING
 
 from recurformer.cli.prepare import meta_backbone
 from recurformer.cli.stage import BETA, NAME, InputPath, Metric, argument, progress, seed, stage
-from recurformer.study import Backbone, Mamba, Search, Selection, Sizes
+from recurformer.study import Backbone, Mamba, Search, Selection, Sizes, Speed
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="fractions of heads replaced")
+
+
+def _refuse_missing(device: str) -> None:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch finds no CUDA device here")
+
+
 LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 
 
@@ -56,12 +65,9 @@ def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selec
 )
 def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
     """Measure cache size and peak of a full-size model with random weights on a device (Tables 1, 2 and 4)."""
-    import torch
-
     from recurformer.measure.prefills import measure_cache_peak
 
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch finds no CUDA device here")
+    _refuse_missing(args.device)
     return measure_cache_peak(
         meta_backbone(backbone).config,
         args.name,
@@ -72,6 +78,34 @@ def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamb
         seed=args.seed,
         mamba=mamba.model_dump(),
         progress=progress("model"),
+    )
+
+
+@stage(
+    "speed beside the original's, measured on a device",
+    NAME,
+    seed("the weights and of the ranking of heads"),
+    argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: %(default)s"),
+    rows="one row a phase, fraction and length",
+    metrics=[Metric("ratio", "ratio", by=["topic", "beta", "tokens"])],
+    device="computes",
+)
+def speed(args: Namespace, settings: Speed, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
+    """Time prefill and decoding of a model with random weights, converted and not (the figure `speed`)."""
+    from recurformer.measure.speed import measure_speed
+
+    _refuse_missing(args.device)
+    return measure_speed(
+        meta_backbone(backbone).config,
+        args.name,
+        settings.betas,
+        settings.lengths,
+        decoded=settings.decoded,
+        rounds=settings.rounds,
+        device=args.device,
+        seed=args.seed,
+        mamba=mamba.model_dump(),
+        progress=progress("round"),
     )
 
 

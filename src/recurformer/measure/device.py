@@ -1,20 +1,17 @@
-"""The machine: the peak of tensor memory, a limit to memory, and the speed of models beside each other."""
+"""The machine: the peak of tensor memory, and a limit to memory."""
 
 import ctypes
 import resource
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import pandas as pd
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import DynamicCache, PreTrainedModel
 
 
 class PeakMemory(TorchDispatchMode):
@@ -186,62 +183,3 @@ def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> It
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-@torch.no_grad()
-def _read_and_decode(model: PreTrainedModel, input_ids: Tensor, decoded: int) -> dict[str, float]:
-    """Seconds of a prefill and of the single steps after it. The steps read given tokens, so that all models do."""
-    prompt, following = input_ids[:, :-decoded], input_ids[:, -decoded:]
-    cache = DynamicCache(config=model.config)
-    began = _now(model.device)
-    model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    prompt_end = _now(model.device)
-    for token in following.split(1, dim=1):
-        model(token, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return {"prefill": prompt_end - began, "decode": _now(model.device) - prompt_end}
-
-
-def speed_rows(
-    models: Mapping[str, PreTrainedModel],
-    input_ids: Tensor,
-    *,
-    decoded: int,
-    repetitions: int,
-    progress: Callable[[int, int], None] | None = None,
-) -> pd.DataFrame:
-    """Time prefill and decoding of one text, in turns, after one round that does not count.
-
-    By turns, other work of the machine hits all models.
-
-    Args:
-        models: causal language models in evaluation mode, by their names.
-        input_ids: (1, L), read as a prompt of L - decoded tokens and as many single tokens.
-        decoded: single tokens, at least one and fewer than L.
-        repetitions: rounds that count.
-        progress: called with (rounds done, rounds).
-
-    Returns:
-        One row a measurement: repetition, model, phase ("prefill", "decode"), tokens, seconds.
-
-    Raises:
-        ValueError: `decoded` leaves no prompt or is not positive.
-    """
-    length = input_ids.shape[1]
-    if not 0 < decoded < length:
-        raise ValueError(f"decoded={decoded} must lie between 1 and {length - 1}, the tokens after the first")
-    tokens = {"prefill": length - decoded, "decode": decoded}
-    rows = []
-    for repetition in range(-1, repetitions):
-        for name, model in models.items():
-            seconds = _read_and_decode(model, input_ids.to(model.device), decoded)
-            if repetition >= 0:
-                rows += [(repetition, name, phase, tokens[phase], seconds[phase]) for phase in tokens]
-        if progress is not None:
-            progress(repetition + 2, repetitions + 1)
-    return pd.DataFrame(rows, columns=["repetition", "model", "phase", "tokens", "seconds"])

@@ -26,8 +26,8 @@ from recurformer.data.windows import encode_text, text_prefix, windows
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import count_cache, meta_twin
-from recurformer.measure.device import speed_rows
 from recurformer.measure.needle import needle_rows
+from recurformer.measure.speed import speed_rows
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal

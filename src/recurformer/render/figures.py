@@ -18,6 +18,7 @@ from matplotlib.patches import Circle, FancyBboxPatch
 
 from recurformer.paper import CELLS, label
 from recurformer.render.figures_ablations import ABLATIONS
+from recurformer.render.figures_cache import speed
 from recurformer.render.figures_recovery import comes_back, equal_bytes, recovery, tradeoff
 from recurformer.render.style import (
     WIDTH,
@@ -417,7 +418,6 @@ def figure6(profile: pd.DataFrame) -> Figure:
     return figure
 
 
-FIGURES: dict[str, Callable[..., Figure]] = {
-    figure.__name__: figure
-    for figure in (figure1, figure2, figure3, figure4, figure5, figure6, recovery, comes_back, tradeoff, equal_bytes)
-} | ABLATIONS
+PAPERS = (figure1, figure2, figure3, figure4, figure5, figure6)
+OWN = (recovery, comes_back, tradeoff, equal_bytes, speed)
+FIGURES: dict[str, Callable[..., Figure]] = {figure.__name__: figure for figure in PAPERS + OWN} | ABLATIONS

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.panels import OURS, End, Panel, draw_panels, quality_figure
-from recurformer.render.style import add_note, grid, styled
+from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.scores import (
     CONTINUATION,
@@ -169,3 +169,52 @@ ablation_granularity = quality_figure(
     "Points of a line, right to left: rising β, or rising fraction of removed KV heads.",
     _name_betas,
 )
+
+
+PHASES = {"prefill": ("prompt", "seconds", 1), "decode": ("decoded token", "milliseconds", 1000)}
+NOTE_SPEED = (
+    "{model} on {device}, random weights, batch 1, folded. Medians of {rounds} rounds in which all models took turns. "
+    "Times as fast: median and 10th to 90th percentile of the rounds' own ratios."
+)
+
+
+def _over_length(axes: Axes, rows: pd.DataFrame, column: str, factor: float = 1, spread: bool = False) -> None:
+    """A line of each β, over the length of the prompt."""
+    for place, (beta, line) in enumerate(groups(rows, "beta", sort=True)):
+        look, values = series(place), factor * line[column]
+        axes.errorbar(
+            line["tokens"], values, [values - line["ratio_low"], line["ratio_high"] - values] if spread else None,
+            color=look.colour, linestyle=look.dashes, marker=look.marker, label=f"β = {beta:g}" if beta else "original",
+        )  # fmt: skip
+    lengths = sorted(rows["tokens"].unique())
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{tokens:,.0f}" for tokens in lengths])
+    axes.margins(0.1)
+    axes.set(xlabel="tokens of the prompt", ylim=(0, None))
+
+
+@styled
+def speed(bench: pd.DataFrame) -> Figure:
+    """Time of a prompt and of a decoded token, beside the original's, and the cache, against the prompt's length."""
+    rows = require(bench, "bench")
+    rows = rows[rows["batch"] == 1].sort_values("tokens")
+    models = by_model(rows)
+    figure, panels, _ = grid("Time and cache against length", 6 * len(models), 3, lambda c, r: (WIDTH, 2.5 * r))
+    for place, (model, of_model) in enumerate(models):
+        above, below = panels[6 * place : 6 * place + 3], panels[6 * place + 3 : 6 * place + 6]
+        for upper, lower, (phase, (title, unit, factor)) in zip(above, below, PHASES.items(), strict=False):
+            of_phase = of_model[of_model["topic"] == phase]
+            _over_length(upper, of_phase, "median_seconds", factor)
+            _over_length(lower, of_phase, "ratio", spread=True)
+            upper.set(title=title, ylabel=unit)
+            lower.set_ylabel("times as fast")
+        if "cache_bytes" in of_model:
+            _over_length(above[2], of_model.drop_duplicates(["beta", "tokens"]), "cache_bytes", 1e-6)
+        above[2].set(title="cache after the prompt", ylabel="MB")
+        below[2].set_axis_off()
+        if len(models) > 1:
+            above[0].set_title(label(model), loc="left")
+    legend_above(figure, panels, ncols=4)
+    about = {name: ", ".join(f"{value}" for value in rows[name].unique()) for name in ("device", "rounds")}
+    add_note(figure, NOTE_SPEED.format(model=", ".join(label(model) for model, _ in models), **about))
+    return figure

@@ -19,7 +19,7 @@ class Entry:
         caption: what is seen and what it means.
     """
 
-    part: Literal["paper", "tasks", "recovery", "equal_bytes", "prices", "positions", "tradeoff", "ablations"]
+    part: Literal["paper", "tasks", "recovery", "equal_bytes", "prices", "positions", "tradeoff", "speed", "ablations"]
     kinds: list[str]
     label: str
     caption: str

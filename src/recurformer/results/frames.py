@@ -49,7 +49,7 @@ KINDS = {
     "head_scores": "model by seed# layer# head# score#",
     "prices": "model seed# layer# group# window# bits# tokens# cost#",
     "mixer_prices": "model seed# layer# group# mixer bytes# tokens# cost# error# window# bits# tokens_cost#",
-    "bench": "topic model device beta# batch# tokens# rounds# ratio# ratio_low# ratio_high#",
+    "bench": "topic model device beta# batch# tokens# rounds# ratio# ratio_low# ratio_high# median_seconds#",
     "ra_i_settings": "model window# threshold# beta# unit selected# shared# rank_correlation# default?",
 }
 """Kind of measurement -> the columns that tables, figures and claims read: numbers with a "#", truth values with a "?",

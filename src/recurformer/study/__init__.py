@@ -23,6 +23,7 @@ from recurformer.study.measurements import (
     Search,
     SinkHead,
     Sizes,
+    Speed,
     Tasks,
     TextWindows,
 )
@@ -160,7 +161,7 @@ class Study(Block):
     ablations: Ablations
     """Experiments that the reviewers asked for; the target `ablations` runs them, `all` does not."""
     device_measurements: DeviceMeasurements = DeviceMeasurements()
-    """Caches that are measured on a GPU."""
+    """Caches and speed, measured on a device."""
 
     @model_validator(mode="after")
     def blocks_agree(self) -> Self:

@@ -47,6 +47,8 @@ def _backbones(study: "Study") -> None:
     for name in study.caches.measured:
         if name not in study.caches.backbones:
             raise ValueError(f"caches.measured: {name!r} is not in caches.backbones; add it there")
+    for name in study.device_measurements.timed:
+        _known(study, "device_measurements.timed", name)
     shapes = ("caches", "device_measurements")
     for block in ("language", "hashhop", *shapes):
         for name in getattr(study, block).backbones:

@@ -231,11 +231,27 @@ class Caches(Block):
     """Precision and limits of this measurement."""
 
 
+class Speed(Block):
+    """Prefill and decoding beside the original's, at batch 1, all models in turns."""
+
+    betas: Annotated[list[Share], Field(min_length=1)] = [0.5, 0.9]
+    """Fractions of replaced heads."""
+    lengths: Annotated[list[Count], Field(min_length=1)] = [512, 2048]
+    """Tokens of a prompt."""
+    decoded: Count = 32
+    """Single tokens after it."""
+    rounds: Several = 4
+    """Rounds that count; three at least have a spread."""
+
+
 class DeviceMeasurements(Block):
-    """Caches that are measured on the device itself; by default none."""
+    """What is measured on the device itself, with random weights; by default nothing."""
 
     device: Literal["cuda", "cpu"] = "cuda"
-    """Measured device; cpu only shows that the rules run."""
+    """Measured device. Of caches, cpu only shows that the rules run."""
     backbones: list[str] = []
-    """Names in `backbones` whose cache sizes and peaks are measured, with random weights, at `betas` and
-    `caches.sizes`."""
+    """Names in `backbones` whose cache sizes and peaks are measured, at `betas` and `caches.sizes`."""
+    timed: list[str] = []
+    """Names in `backbones` whose speed is measured."""
+    speed: Speed = Speed()
+    """How it is measured."""

@@ -50,6 +50,7 @@ NEEDS = {
     **dict.fromkeys(["train_text", "recover", "pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
     **dict.fromkeys(["longest_input", "cache_peak"], Need(900, minutes=1440, gpu=True, fills=True)),
+    "speed": Need(1500, 4, 240, gpu=True),  # the original and two converted models at once
     "pyramidinfer": Need(1000),
     **dict.fromkeys(["table", "figure", "claims", "ablation_claims", "select"], Need(500)),
 }
