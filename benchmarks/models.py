@@ -24,8 +24,9 @@ from recurformer.model.fused import folded
 from recurformer.model.scan import choose_backend
 from recurformer.recover.budget import SINKS, sizes_of
 
-Change = float | Literal["price"]
-"""A fraction of heads that Mamba blocks replace, 0 for none; or what `PRICED` says that each group of heads keeps."""
+Change = float | Literal["price", "window", "window_state"]
+"""A fraction of heads that Mamba blocks replace, 0 for none; what `PRICED` says that each group of heads keeps; or a
+mixer in the place of nine tenths of the heads."""
 
 SMOLLM2 = "results/backbones/smollm2-135m"
 SMOLLM2_PROFILE = "results/language/smollm2-135m/profile.parquet"
@@ -36,6 +37,8 @@ DEFAULT_BACKBONE = {"cpu": SMOLLM2, "cuda": "llama2-7b"}
 BETAS = {"cpu": (0.5, 0.9), "cuda": (0.9,)}
 WHOLE_MODEL_MEMORY, FEWER_LAYERS = 120 * 2**30, 8
 SEED = 0
+WINDOW = 256
+"""Tokens of the windows that do not come from a price list."""
 
 
 def _shape(options: Options) -> PreTrainedConfig:
@@ -76,6 +79,8 @@ def replaced_heads(options: Options, beta: float) -> list[list[int]]:
 
 @cache
 def _converted(options: Options, change: Change) -> PreTrainedModel:
+    if isinstance(change, str) and change != "price":
+        return convert(backbone(options), replaced_heads(options, 0.9), change, window_tokens=WINDOW, sink_tokens=SINKS)
     if isinstance(change, str):
         choice, original = json.loads(Path(PRICED).read_text()), backbone(options)
         config = original.config  # no key's mean is taken away: it does not know the speed
@@ -146,7 +151,8 @@ def _name(options: Options) -> str:
 def facts(options: Options, change: Change) -> dict[str, object]:
     """What the measurements say about a variant."""
     if isinstance(change, str):
-        return {"beta": math.nan, "heads": change, "model": _name(options), "backend": ""}
+        beta = math.nan if change == "price" else 0.9
+        return {"beta": beta, "heads": change, "model": _name(options), "backend": ""}
     heads = "" if not change else "random" if options.profile is None else "profile"
     backend = scan_backend(options) if change else ""
     return {"beta": change, "heads": heads, "model": _name(options), "backend": backend}

@@ -9,11 +9,16 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import Change, facts, in_half, inference, prompt, stock, variants
+from benchmarks.models import WINDOW, Change, facts, in_half, inference, prompt, stock, variants
 from benchmarks.topics.prefill import sizes
+from recurformer.measure.cache import cache_tensors
 
 STEPS = 8
 """Tokens decoded in one run."""
+BATCHES = {"cpu": [("1024 tokens, batch 8", 8, 1024)], "cuda": []}
+"""Cases that prefill does not have."""
+READING = "reading alone"
+"""The least time of a token of the last bfloat16 candidate: that of reading its weights and its cache."""
 
 
 @torch.no_grad()
@@ -64,6 +69,20 @@ def _candidate(
     return Candidate(name, call, facts(options, *change or (0.0,)))
 
 
+def _reading(options: Options, tokens: int) -> Call:
+    """Read as many bytes as a token of the last of `variants` in bfloat16 must: its weights and its cache, once."""
+    model = in_half(options, list(variants(options).values())[-1])
+    cache = fill(model, prompt(options, tokens))
+    held = sum(x.nbytes for _, _, x in cache_tensors(cache)) + sum(p.nbytes for p in model.parameters())
+    numbers = torch.ones(held // 4)
+
+    def run() -> None:
+        for _ in range(STEPS):
+            numbers.sum()
+
+    return Call(run, units=STEPS)
+
+
 def cases(options: Options) -> Iterator[Case]:
     """One case for each batch and length of the context; on a processor also what is quickest, beside the library.
 
@@ -71,11 +90,15 @@ def cases(options: Options) -> Iterator[Case]:
     layer's keys, which is what a step takes.
     """
     memory = options.device == "cuda"
-    for case, batch, tokens in sizes(options):
-        changes, shared = variants(options), {"batch": batch, "tokens": tokens}
+    windows: dict[str, Change] = {}
+    if options.device == "cpu" and not options.quick:
+        windows = {f"window {WINDOW}": "window", f"window {WINDOW} and state": "window_state"}
+    for case, batch, tokens in [*sizes(options), *(() if options.quick else BATCHES[options.device])]:
+        changes, shared = variants(options) | windows, {"batch": batch, "tokens": tokens}
         make = partial(_candidate, options, tokens, batch)
         folded = tuple(make(name, inference, change) for name, change in changes.items())
         yield Case(case, "backbone", folded, shared, memory=memory)
-        if options.device == "cpu":
-            half = tuple(make(f"{name}, bfloat16", in_half, change) for name, change in changes.items())
-            yield Case(f"{case}, quickest", "stock", (make("stock", stock), *half), shared, memory=False)
+        if options.device == "cpu" and batch == 1:
+            half = tuple(make(f"{name}, bfloat16", in_half, change) for name, change in variants(options).items())
+            limit = Candidate(READING, partial(_reading, options, tokens), {"model": half[-1].facts["model"]})
+            yield Case(f"{case}, quickest", "stock", (make("stock", stock), *half, limit), shared, memory=False)
