@@ -29,7 +29,7 @@ def read(model, ids, mask=None, cache=None):
     return cache
 
 
-def check_rows(model, cache, ids, mask, tokens_each=(3, 1)):
+def check_rows(model, cache, ids, mask, tokens_each=(1, 3, 1, 1)):
     """The cache goes on as if it had read the rows `ids` (B, L) itself."""
     for seed, length in enumerate(tokens_each):
         more = tokens(len(ids), length, seed=7 + seed)
@@ -85,6 +85,21 @@ def test_copies_and_resets(mixer, backbone, heads, new_cache):
     else:
         with pytest.raises(ValueError, match="past_key_values has 3 rows, the input 2"):
             read(model, ids[:2], mask[:2], cache)
+
+
+@pytest.mark.parametrize("mixer", ["mamba", "packed"])
+def test_steps_fill_the_room_of_one_cache_alone(mixer):
+    model, ids, other = shared_mixed(mixer, "qwen2_gqa", "ragged"), tokens(2, 60), tokens(2, 60, seed=1)
+    with torch.inference_mode():
+        cache = read(model, ids[:, :9])
+        for place in range(9, 15):
+            read(model, ids[:, place : place + 1], cache=cache)
+    twin = copy.deepcopy(cache)
+    for place in range(15, 60):  # more than the room has
+        for text, own in ((ids, cache), (other, twin)):
+            read(model, text[:, place : place + 1], cache=own)
+    for text, own in ((ids, cache), (torch.cat([ids[:, :15], other[:, 15:]], 1), twin)):
+        check_rows(model, own, text, torch.ones_like(text))
 
 
 @every_mixer

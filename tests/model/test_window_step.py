@@ -10,9 +10,10 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCach
 
 from recurformer import convert
 from recurformer.model import cpp_step, native
+from recurformer.model.caches import GROWTH
 from recurformer.model.layout import head_layout, rotate
 from recurformer.model.mixer import ReplacedHeads
-from recurformer.model.mixer_window import GROWTH, WindowMixer
+from recurformer.model.mixer_window import WindowMixer
 from recurformer.model.packed import BITS, FULL_BITS, hadamard, pack, unpack
 
 pytestmark = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")

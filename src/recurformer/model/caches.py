@@ -35,6 +35,9 @@ EXPORT_REFUSED = (
     "torch.export of a converted model with a cache would lose the mixers' states: export it with use_cache=False"
 )
 
+GROWTH = 32
+"""Tokens by which keys, values and windows grow when a step needs room: each time all are copied."""
+
 
 class Kept:
     """The part of all layers, and of caches that cannot crop either: what they have read stays read."""
@@ -59,7 +62,42 @@ class Kept:
             raise ValueError(NO_WAY_BACK)
 
 
-class AttentionLayer(Kept, DynamicLayer):
+class Roomy:
+    """Keys and values with room for tokens to come, so that a step writes one row of each instead of copying all."""
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        super().__init__(*arguments, **settings)
+        self.room: dict[str, Tensor] = {}
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """As the library's."""
+        layer: Any = self
+        fits = layer.is_initialized and key_states.shape[-2] == 1 and layer.keys.dtype == key_states.dtype
+        if not fits or not layer.keys.numel() or torch.is_grad_enabled() or is_tracing(key_states):
+            return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
+        layer.keys, layer.values = (
+            self._followed(name, getattr(layer, name), row)
+            for name, row in (("keys", key_states), ("values", value_states))
+        )
+        return layer.keys, layer.values
+
+    def _followed(self, name: str, held: Tensor, row: Tensor) -> Tensor:
+        """Return keys or values (B, KV heads, tokens, head_dim) with one more row, within the room of that name."""
+        tokens, room = held.shape[2], self.room.get(name, held)
+        ours = room.data_ptr() == held.data_ptr() and room.shape[:2] == held.shape[:2]
+        if not ours or room.shape[2] == tokens or (room.is_inference() and not torch.is_inference_mode_enabled()):
+            self.room[name] = room = held.new_empty(*held.shape[:2], tokens + GROWTH, held.shape[3])
+            room[:, :, :tokens] = held
+        room[:, :, tokens : tokens + 1] = row
+        return room[:, :, : tokens + 1]
+
+    def reset(self) -> None:
+        """As the library's."""
+        super().reset()  # type: ignore[misc]
+        self.room = {}
+
+
+class AttentionLayer(Kept, Roomy, DynamicLayer):
     """Keys and values alone."""
 
 
@@ -112,7 +150,7 @@ class StateLayer(StaticStateLayer):
         LinearAttentionLayer.__init__(self)
 
 
-class HybridLayer(StateLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
+class HybridLayer(Roomy, StateLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
     """A mixer's states, and the retained heads' keys and values."""
 
     def batch_select_indices(self, indices: Tensor) -> None:

@@ -13,7 +13,7 @@ from transformers import initialization as init
 from transformers.cache_utils import StaticLayer
 
 from . import cpp_step
-from .caches import StateLayer
+from .caches import GROWTH, StateLayer
 from .layout import HeadLayout
 from .masks import Packing
 from .mixer import Mixer, ReplacedHeads, any_length, at_spans, repeat_heads, spans
@@ -22,7 +22,6 @@ from .packed import FULL_BITS, hadamard, pack, packed_bytes, unpack
 
 BLOCK = 64  # least number of queries that are compared with their keys at once
 WIDE = 256  # tokens of a window from which on its blocks are attended one after the other, without copies of the keys
-GROWTH = 32  # slots that a cache grows by when a step needs one: each time it copies all
 SLICES = 8  # such blocks in a window: more compare fewer keys in vain, and call more often
 
 
