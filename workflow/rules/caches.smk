@@ -70,8 +70,8 @@ use rule memory as cache_peak with:
 # Nothing else runs beside it on the same machine.
 use rule stage as speed with:
     output:
-        rows="<results>/device/{backbone}/speed.csv",
-        record="<results>/device/{backbone}/speed.run.json",
+        rows="<results>/device/{backbone}/bench.csv",
+        record="<results>/device/{backbone}/bench.run.json",
     log:
         "<logs>/device/{backbone}/speed.log",
     threads: workflow.cores or 4

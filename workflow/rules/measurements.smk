@@ -46,7 +46,7 @@ MEASUREMENTS = {
     "cache_peak": collect(
         "<results>/device/{backbone}/cache_peak.csv", backbone=DEVICE["backbones"]
     ),
-    "bench": collect("<results>/device/{backbone}/speed.csv", backbone=DEVICE["timed"]),
+    "bench": collect("<results>/device/{backbone}/bench.csv", backbone=DEVICE["timed"]),
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": HASHHOP,

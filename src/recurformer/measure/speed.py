@@ -91,7 +91,7 @@ def measure_speed(
     mamba: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """Time prefills of each length and decoding after it, at batch 1, folded, beside the original's: rows of speed.csv.
+    """Time prefills of each length and decoding after it, at batch 1, folded, beside the original's: rows of bench.csv.
 
     Weights are random, for no time depends on them; the type is float32 on a processor and bfloat16 on CUDA.
 
