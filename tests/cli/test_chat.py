@@ -102,3 +102,20 @@ def test_in_a_terminal(pair, tmp_path, monkeypatch, capsys):
     (first, second), _ = rereading(*pair, ["Hello", " and then?"])
     assert shown.count(first) >= 2 and second in shown
     assert "it is longer than the 2048 that the model can read: /reset it, or lower --tokens" in errors
+
+
+def test_a_stopped_answer_leaves_nothing_in_the_next(pair, tmp_path, monkeypatch, capsys):
+    save_checkpoint(tmp_path / "model", *pair)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Hello\n/reset\n and then?\n"), encoding="utf-8"))
+    put, calls = TextStreamer.put, []
+
+    def stopping(streamer, ids):
+        put(streamer, ids)
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TextStreamer, "put", stopping)
+    assert main(["chat", str(tmp_path / "model"), "--tokens", str(TOKENS)]) == 0
+    (answer,), _ = rereading(*pair, [" and then?"])
+    assert capsys.readouterr().out.split("forgotten\n")[1] == f"> > {answer}\n> \n"

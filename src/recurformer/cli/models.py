@@ -1,6 +1,7 @@
 """What users do with a model beside adapting it: talk to it, serve it, export it, see what computes it."""
 
 import io
+import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -12,6 +13,8 @@ from recurformer.cli.stage import COUNT, DTYPE, INDEX, InputPath, OutputFolder, 
 from recurformer.files import writing_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
     from transformers import TextStreamer
 
@@ -44,11 +47,12 @@ def chat(args: Namespace) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # one wrong byte must not end the conversation
     print(f"{RESET} forgets the conversation, Ctrl-C stops an answer, Ctrl-D ends.")
-    with folded(model):
-        _talk(conversation, TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it ends the program; Ctrl-C ends an answer alone
+    with folded(model):  # a stopped answer leaves words in its streamer, so each has its own
+        _talk(conversation, lambda: TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))
 
 
-def _talk(conversation: "Conversation", streamer: "TextStreamer") -> None:
+def _talk(conversation: "Conversation", new_streamer: "Callable[[], TextStreamer]") -> None:
     while True:
         try:
             turn = input("> ")
@@ -59,7 +63,7 @@ def _talk(conversation: "Conversation", streamer: "TextStreamer") -> None:
             conversation.reset()
         elif turn.strip():
             try:
-                conversation.answer(turn, streamer)
+                conversation.answer(turn, new_streamer())
             except KeyboardInterrupt:
                 print("\nstopped: this question and its answer are forgotten")
             except ValueError as error:
