@@ -1,6 +1,8 @@
-"""A study that the command line changes, and a workflow that imports this one."""
+"""A study whose settings change, on the command line or in its file, and a workflow that imports this one."""
 
 import re
+
+import yaml
 
 from tests.workflow.dry_runs import ROOT, snakemake
 
@@ -37,3 +39,24 @@ def test_another_workflow_imports_this_one(tmp_path):
     assert answer.returncode == 0, answer.stderr
     assert "rule theirs_complexity:" in answer.stderr + answer.stdout
     assert (tmp_path / measured).exists()
+
+
+def test_a_changed_setting_runs_again_what_takes_it_and_nothing_else(tmp_path):
+    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
+    files = [f"results/smoke/caches/{name}" for name in ("complexity.csv", "tiny/memory.csv")]
+
+    def run(*more):
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+        answer = snakemake(
+            ROOT, *files, "--directory", str(tmp_path), "--configfile", str(tmp_path / "study.yaml"), *more
+        )
+        assert answer.returncode == 0, answer.stderr
+        return sorted(set(re.findall(r"rule (\w+):", answer.stdout + answer.stderr)))
+
+    assert run("--cores", "2") == ["complexity", "memory"]
+    assert run("-n") == []
+    study["caches"]["sizes"] = {"growth_lengths": [64, 128]}  # of both
+    assert run("-n") == ["complexity", "memory"]
+    study["caches"]["sizes"] = {}
+    study["betas"] = [0.0, 0.25]  # of the memory model alone
+    assert run("-n") == ["memory"]

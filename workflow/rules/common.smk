@@ -131,7 +131,7 @@ BLOCKS = {
 
 def stage(name, **given):
     """The parameters of a rule that is made of rule `stage` (prepare.smk), which are its command, run there with
-    `--threads` and a log, and a digest of the code behind it, by whose change its jobs run again.
+    `--threads` and a log, and what its jobs run again by when it changes: all values, and a digest of the code.
 
     The command is `recurformer NAME` with its settings as JSON. It calls the function of this name in
     `src/recurformer/cli`, which gets each block of the settings as the class that its signature names.
@@ -142,6 +142,8 @@ def stage(name, **given):
     """
     return {
         "command": partial(command_of, STAGES[name], given),
+        # Snakemake remembers no value that was made of inputs or outputs: these two tell it what has changed.
+        "values": partial(remembered, STAGES[name], given),
         "code": partial(digest_of, STAGES[name]),
     }
 
@@ -151,20 +153,31 @@ def digest_of(stage, wildcards):
     return code_digest(stage.place)
 
 
+def remembered(stage, given, wildcards):
+    """All values of a job, but for its files: those of another study or an edited one are others."""
+    return json.dumps(values_of(stage, given, wildcards), sort_keys=True, default=str)
+
+
 def command_of(stage, given, wildcards, input, output):
     """The words of the command of a job, without its threads, which depend on the machine."""
+    files = dict(input.items()) | dict(output.items())
+    others = {name: file for name, file in files.items() if name not in given}
+    return stage.command(values_of(stage, given, wildcards) | others)
+
+
+def values_of(stage, given, wildcards):
+    """The values of a stage's arguments, its settings among them, but for its files."""
     places = {name: given.get(name) or BLOCKS[name] for name in stage.blocks()}
     blocks = {name: block_at(place, wildcards) for name, place in places.items()}
     settings = blocks.pop("settings", {}) | {k: v for k, v in blocks.items() if v}
     values = {"seed": config["seed"], "dtype": config["evaluation_dtype"]}
     values |= {"name": wildcards.get("backbone")} | dict(wildcards.items())
     values = {key: values[key] for key in values.keys() & stage.arguments_by_name()}
-    values |= dict(input.items()) | dict(output.items())
     for key in given.keys() - places.keys():
         values[key] = given[key](wildcards) if callable(given[key]) else given[key]
     if stage.blocks():
         values["settings"] = json.dumps(settings)
-    return stage.command(values)
+    return values
 
 
 def block_at(place, wildcards):
