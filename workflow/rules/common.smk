@@ -160,9 +160,12 @@ def remembered(stage, given, wildcards):
 
 def command_of(stage, given, wildcards, input, output):
     """The words of the command of a job, without its threads, which depend on the machine."""
+    values = values_of(stage, given, wildcards)
     files = dict(input.items()) | dict(output.items())
-    others = {name: file for name, file in files.items() if name not in given}
-    return stage.command(values_of(stage, given, wildcards) | others)
+    return stage.command(
+        values
+        | {name: files[name] for name in files.keys() - (given.keys() & values.keys())}
+    )
 
 
 def values_of(stage, given, wildcards):
