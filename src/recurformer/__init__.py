@@ -21,6 +21,7 @@ _PUBLIC = {
     "windows_by_group": "recurformer.heads.price",
     "convert": "recurformer.model.convert",
     "save_with_code": "recurformer.model.convert",
+    "as_stock": "recurformer.model.stock",
     "adapt": "recurformer.recover.adapt",
     "calibrate": "recurformer.recover.calibrate",
     "transfer": "recurformer.recover.learn",

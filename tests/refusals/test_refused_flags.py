@@ -40,6 +40,7 @@ VALUES = [
     (f"{LEARN} --recovery r.csv", "--recovery and --original: give both or neither"),
     (f"{TRAIN} --settings '{{{RECIPE}, weight_decay: .nan}}'", "--settings weight_decay = nan: "),
     (f"{LEARN} --tokens 99999", "windows: the longest of 1 texts has 1800 tokens, a window needs 99999"),
+    ("export converted thesis --without-sinks", "--without-sinks is of --stock"),
     ("table table9 profile.parquet --out t.csv", "table9"),
     ("table table3 m.csv --out t.csv", "m.csv"),
     ("claims --fail-on doubt", "--fail-on doubt: no such verdict; there are: reproduced"),

@@ -104,23 +104,44 @@ def serve(args: Namespace) -> None:
 
 
 @stage(
-    "write a converted model with its code, for machines without this package",
+    "write a converted model for machines without this package",
     checkpoint("folder of the converted model"),
     argument("exported", type=OutputFolder, help="folder to write"),
+    argument(
+        "--stock",
+        action="store_true",
+        help="write a model of transformers' own instead of our code: only if every layer has windows in all of its "
+        "heads or in none, of one size and 16 bits",
+    ),
+    argument(
+        "--without-sinks",
+        action="store_true",
+        help="with --stock: leave out the first tokens that windows keep; longer texts are then read otherwise",
+    ),
     device="copies",
 )
 def export(args: Namespace) -> None:
-    """Write a converted model with its own code, for machines without this package: transformers opens it by itself."""
+    """Write a converted model for machines without this package: with its own code, or as a model of transformers."""
     from recurformer.model.convert import save_with_code
+    from recurformer.model.stock import as_stock
 
+    if args.without_sinks and not args.stock:
+        raise ValueError("--without-sinks is of --stock: the exported code keeps the first tokens")
+    model = open_model(args.checkpoint)
     with writing_model(args.exported) as folder:
-        save_with_code(open_model(args.checkpoint), folder)
+        if args.stock:
+            as_stock(model, args.without_sinks).save_pretrained(folder)
+        else:
+            save_with_code(model, folder)
         has_tokenizer = Path(args.checkpoint, "tokenizer_config.json").is_file()
         if has_tokenizer:
             open_tokenizer(args.checkpoint).save_pretrained(folder)
     if not has_tokenizer:
         print(f"{args.checkpoint} has no tokenizer, so {args.exported} has none: save the backbone's into it")
-    print(f'AutoModelForCausalLM.from_pretrained("{args.exported}", trust_remote_code=True) opens it')
+    if args.without_sinks and model.config.sink_tokens:
+        print(f"left out: the first {model.config.sink_tokens} tokens, which every window kept")
+    trusted = "" if args.stock else ", trust_remote_code=True"
+    print(f'AutoModelForCausalLM.from_pretrained("{args.exported}"{trusted}) opens it')
 
 
 def _choice(u: "Tensor", A: "Tensor") -> str:

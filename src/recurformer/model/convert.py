@@ -134,23 +134,36 @@ def errors_only() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _build(converted: type[Any], config: PreTrainedConfig, model: PreTrainedModel) -> PreTrainedModel:
-    state = {name: tensor.clone() for name, tensor in split_weights(model.state_dict(), config).items()}
+def load(
+    model_class: type[Any], config: PreTrainedConfig, state: dict[str, Tensor], like: PreTrainedModel, new: str = ""
+) -> PreTrainedModel:
+    """Return a model with copies of weights, on the device and in the type of another.
+
+    Args:
+        model_class: of the model.
+        config: of the model.
+        state: its state dict.
+        like: the other model.
+        new: what stands in the names of weights that may be missing; "": none may be.
+
+    Raises:
+        ValueError: a weight is missing, or is none of the model's.
+    """
     with errors_only():
-        loaded: Any = converted.from_pretrained(
+        loaded: Any = model_class.from_pretrained(
             None,
             config=config,
-            state_dict=state,
-            dtype=model.dtype,
-            attn_implementation=model.config._attn_implementation,
+            state_dict={name: tensor.clone() for name, tensor in state.items()},
+            dtype=like.dtype,
+            attn_implementation=like.config._attn_implementation,
             output_loading_info=True,
         )
-    new, info = loaded
-    missing = [name for name in info["missing_keys"] if f".{config.mixer}." not in name]
+    model, info = loaded
+    missing = [name for name in info["missing_keys"] if not new or new not in name]
     wrong = missing + list(info["unexpected_keys"])
     if wrong:
-        raise ValueError(f"the model's weights do not fit {type(model).__name__}: {', '.join(sorted(wrong))}")
-    return new.to(model.device)
+        raise ValueError(f"the model's weights do not fit {model_class.__name__}: {', '.join(sorted(wrong))}")
+    return model.to(like.device)
 
 
 def _by_group(numbers: Any) -> Any:
@@ -222,7 +235,7 @@ def convert(
         with torch.device("meta"):
             new = converted._from_config(config, dtype=model.dtype, attn_implementation=base._attn_implementation)
     else:
-        new = _build(converted, config, model)
+        new = load(converted, config, split_weights(model.state_dict(), config), model, new=f".{mixer}.")
     stock_buffers = dict(model.named_buffers())
     for name, buffer in new.named_buffers():  # the rotary frequencies as the model has them, whatever it was cast to
         stock = stock_buffers.get(OF_REPLACED_KIND.sub(".full_attention_", name))

@@ -21,6 +21,8 @@ class Family:
         whole_heads: whether the library refuses a hidden size that the heads do not divide.
         ropes: kinds of layers that have rotary settings of their own; empty where all layers share one.
         small: settings of a small random model for which the library's defaults are too large, or slide.
+        some_slide: model type with the same weights whose layers may have a sliding window or none; "": there is none.
+        all_slide: likewise, whose layers have one window.
     """
 
     config: str
@@ -29,14 +31,37 @@ class Family:
     whole_heads: bool = False
     ropes: tuple[str, ...] = ()
     small: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    some_slide: str = ""
+    all_slide: str = ""
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family("LlamaConfig", "LlamaModel", "LlamaForCausalLM", whole_heads=True),
-    "qwen2": Family("Qwen2Config", "Qwen2Model", "Qwen2ForCausalLM"),
-    "mistral": Family("MistralConfig", "MistralModel", "MistralForCausalLM", small={"sliding_window": None}),
-    "qwen3": Family("Qwen3Config", "Qwen3Model", "Qwen3ForCausalLM"),
-    "smollm3": Family("SmolLM3Config", "SmolLM3Model", "SmolLM3ForCausalLM", small={"no_rope_layer_interval": 2}),
+    "llama": Family(
+        "LlamaConfig",
+        "LlamaModel",
+        "LlamaForCausalLM",
+        whole_heads=True,
+        some_slide="ministral",
+        all_slide="mistral",
+    ),
+    "qwen2": Family("Qwen2Config", "Qwen2Model", "Qwen2ForCausalLM", some_slide="qwen2", all_slide="qwen2"),
+    "mistral": Family(
+        "MistralConfig",
+        "MistralModel",
+        "MistralForCausalLM",
+        small={"sliding_window": None},
+        some_slide="ministral",
+        all_slide="mistral",
+    ),
+    "qwen3": Family("Qwen3Config", "Qwen3Model", "Qwen3ForCausalLM", some_slide="qwen3", all_slide="qwen3"),
+    "smollm3": Family(
+        "SmolLM3Config",
+        "SmolLM3Model",
+        "SmolLM3ForCausalLM",
+        small={"no_rope_layer_interval": 2},
+        some_slide="smollm3",
+        all_slide="smollm3",
+    ),
     "granite": Family(
         "GraniteConfig",
         "GraniteModel",
@@ -48,7 +73,7 @@ FAMILIES: dict[str, Family] = {
             "logits_scaling": 2.0,
         },
     ),
-    "phi3": Family("Phi3Config", "Phi3Model", "Phi3ForCausalLM"),
+    "phi3": Family("Phi3Config", "Phi3Model", "Phi3ForCausalLM", all_slide="phi3"),
     "gemma": Family("GemmaConfig", "GemmaModel", "GemmaForCausalLM"),
     "gemma3_text": Family(
         "Gemma3TextConfig",
@@ -57,6 +82,8 @@ FAMILIES: dict[str, Family] = {
         whole_heads=True,
         ropes=("full_attention", "sliding_attention"),
         small={"sliding_window": 16, "sliding_window_pattern": 2},
+        some_slide="gemma3_text",
+        all_slide="gemma3_text",
     ),
 }
 """The library's `model_type` -> the family."""
