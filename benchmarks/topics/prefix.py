@@ -67,7 +67,7 @@ class Asking:
     def run(self) -> None:
         """Answer all questions with one token."""
         for ids in self.prompts:
-            self.kept.write(ids, ONE_TOKEN)
+            self.kept.generate(ids, ONE_TOKEN)
 
 
 def _ask(options: Options, kind: str, tokens: int, room: int) -> Call:

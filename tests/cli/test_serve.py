@@ -125,6 +125,11 @@ def test_the_client_of_the_documents_gets_an_answer(pair, served, capsys):
     assert capsys.readouterr().out == text(served.ask(messages, 20, logit_bias=None))
 
 
+def test_a_temperature_draws_tokens_and_a_seed_repeats_them(served):
+    drawn = [text(served.ask("Hello", temperature=2, seed=seed)) for seed in (1, 1, 2, 3)]
+    assert drawn[0] == drawn[1] and len(set(drawn)) > 1
+
+
 def test_requests_at_the_same_time_are_all_answered(pair, served):
     questions = [f"Question {number}" for number in range(6)]
     with ThreadPoolExecutor(6) as pool:

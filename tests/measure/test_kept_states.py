@@ -29,10 +29,10 @@ class Reader:
     def answer(self, *parts):
         """The ids of prompt and answer, which are those of a model that reads all; and the tokens that were read."""
         ids = torch.cat(parts, 1)
-        right = self.plain.write(ids, GREEDY)
+        right = self.plain.generate(ids, GREEDY)
         assert right.shape[1] == ids.shape[1] + NEW
         self.read = 0
-        written = self.kept.write(ids, GREEDY)
+        written = self.kept.generate(ids, GREEDY)
         assert written.tolist() == right.tolist()
         return written, self.read - (NEW - 1)  # all that it writes but the last
 
@@ -105,7 +105,7 @@ class Stop:
 def test_a_client_that_leaves_spoils_no_state(reader):
     document = ended()
     with pytest.raises(ConnectionError):
-        reader.kept.write(torch.cat([document, question(1)], 1), GREEDY, streamer=Stop())
+        reader.kept.generate(torch.cat([document, question(1)], 1), GREEDY, streamer=Stop())
     assert reader.answer(document, question(1))[1] == 6
 
 
@@ -114,12 +114,12 @@ def test_the_states_used_least_recently_go_first(reader):
     documents = [torch.cat([question(seed, LONG), ended(3)], 1) for seed in (10, 11, 12)]
     asked = question(1)
     reader.answer(documents[0], asked)
-    one_document = sum(state.bytes for state in reader.kept.states)
+    one_document = sum(size for _, size in reader.kept.states.values())
     reader.kept.most_bytes = int(2.9 * one_document)
     reader.answer(documents[1], asked)
     reader.answer(documents[0], asked)
     reader.answer(documents[2], asked)
-    assert sum(state.bytes for state in reader.kept.states) <= reader.kept.most_bytes
+    assert sum(size for _, size in reader.kept.states.values()) <= reader.kept.most_bytes
     assert reader.answer(documents[0], asked)[1] == 6
     assert reader.answer(documents[1], asked)[1] == documents[1].shape[1] + 6
 
@@ -128,7 +128,7 @@ def test_the_states_used_least_recently_go_first(reader):
 def test_a_state_larger_than_the_room_is_not_kept(reader):
     for _ in range(2):
         assert reader.answer(ended(), question(1))[1] == LONG + 10 + 6
-    assert reader.kept.states == []
+    assert reader.kept.states == {}
 
 
 def test_the_bytes_are_those_that_the_tensors_keep_alive():
@@ -136,8 +136,8 @@ def test_the_bytes_are_those_that_the_tensors_keep_alive():
     reader = Reader("sliding")
     reader.answer(ended(), question(1))
     reader.hook.remove()
-    for state in reader.kept.states:
-        keys = [layer.keys for layer in state.cache.layers if hasattr(layer, "keys")]
+    for cache, size in reader.kept.states.values():
+        keys = [layer.keys for layer in cache.layers if hasattr(layer, "keys")]
         held = 2 * sum(x.untyped_storage().nbytes() for x in keys)  # with the values
         assert any(x.untyped_storage().nbytes() > x.nbytes for x in keys)
-        assert held <= state.bytes <= held + 10**5  # of the mixers' states
+        assert held <= size <= held + 10**5  # of the mixers' states

@@ -7,22 +7,20 @@ requests can be given both the model and the way to generate.
 import socket
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import fastapi
 import uvicorn
 from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
-from transformers.cli.serving.utils import GenerateManager, GenerationState, _GenerationCancelled
+from transformers.cli.serving.utils import GenerateManager, GenerationState
 
-from recurformer.measure.conversation import KeptStates, longest_text
+from recurformer.measure.conversation import KeptStates
 from recurformer.study.block import Count, Seed, reason_of
 
 SECONDS_TO_END = 3
@@ -39,6 +37,7 @@ class Part(BaseModel):
 class Turn(BaseModel):
     """A message."""
 
+    model_config = ConfigDict(extra="allow")
     role: str
     content: str | list[Part] | None = None
 
@@ -46,7 +45,9 @@ class Turn(BaseModel):
 class Asked(BaseModel):
     """What transformers takes from a request without a look; it refuses unknown keys itself."""
 
+    model_config = ConfigDict(extra="allow")
     messages: Annotated[list[Turn], Field(min_length=1)]
+    model: str | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -54,141 +55,83 @@ class Asked(BaseModel):
     max_completion_tokens: Count | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[int, float] | None = None  # OpenAI's are whole numbers, transformers' must not be
 
 
-class Generation(GenerateManager):
-    """Generates on one thread, one request after the other, from kept states."""
-
-    def __init__(self, kept: KeptStates) -> None:
-        super().__init__()
-        self.kept = kept
-
-    def generate_streaming(self, model: Any, processor: Any, inputs: Any, gen_config: Any, *rest: Any, **named: Any):
-        """As transformers', which calls `generate` of what it takes for the model."""
-        self._fit(inputs["input_ids"], gen_config)
-        return super().generate_streaming(self, processor, inputs, gen_config, *rest, **named)  # type: ignore[arg-type]
-
-    async def generate_non_streaming(self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str):
-        """Likewise."""
-        self._fit(inputs["input_ids"], gen_config)
-        return await super().generate_non_streaming(self, processor, inputs, gen_config, request_id)  # type: ignore[arg-type]
-
-    def generate(
-        self, input_ids: Tensor, attention_mask: Tensor, generation_config: GenerationConfig, **settings: Any
-    ) -> Tensor:
-        """Write on after a prompt (1, L), unless the client has left while the request waited for its turn."""
-        if "streamer" in settings and settings["streamer"]._cancelled.is_set():
-            raise _GenerationCancelled
-        return self.kept.write(input_ids, generation_config, **settings)
-
-    def _fit(self, ids: Tensor, config: GenerationConfig) -> None:
-        """Let the answer end where the model can read no more.
-
-        Raises:
-            HTTPException: there is no room for an answer.
-        """
-        longest, tokens = longest_text(self.kept.model), ids.shape[1]
-        if longest is None:
-            return
-        if tokens >= longest:
-            reason = f"the prompt has {tokens} tokens; with an answer it must fit into the model's {longest}"
-            raise HTTPException(400, reason)
-        config.max_new_tokens = min(config.max_new_tokens or longest, longest - tokens)
-
-
-class Chat(ChatCompletionHandler):
-    """Answers chat requests to one open model, and refuses those that transformers would fail at.
+class OpenModel(ModelManager):
+    """The one model that requests may name.
 
     Args:
         name: of the model.
         tokenizer: the model's.
-        kept: states of the model.
+        kept: its states, which stand for it.
     """
 
     def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, kept: KeptStates) -> None:
-        state = GenerationState()
-        state._generate_managers[name] = Generation(kept)
-        super().__init__(ModelManager(), state)
-        self.opened = name, kept.model, tokenizer
+        super().__init__()
+        self.name, self.opened = name, (kept, tokenizer)
 
-    async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
-        """Return the answer, or a stream of its parts.
+    def process_model_name(self, model_id: str) -> str:  # type: ignore[override]  # a static method there
+        """Return the model's name; no other is served."""
+        if model_id != self.name:
+            raise HTTPException(404, f"there is no model {model_id!r} here; there is {self.name!r}")
+        return self.name
 
-        Raises:
-            HTTPException: the request is not one that can be answered.
-        """
-        try:
-            asked = Asked.model_validate(body)
-            biases = asked.model_dump(include={"logit_bias"})  # OpenAI's are whole numbers, transformers' must not be
-            return await super().handle_request(body | biases, request_id)
-        except ValidationError as error:
-            raise HTTPException(400, _reason(error.errors())) from error
-        except (TemplateError, ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise HTTPException(400, f"the request cannot be answered ({reason})") from error
-
-    def _resolve_model(self, body: dict[str, Any]) -> Any:
-        if body.get("model", self.opened[0]) != self.opened[0]:
-            raise HTTPException(404, f"there is no model {body['model']!r} here; there is {self.opened[0]!r}")
+    def load_model_and_processor(self, *names: Any, **named: Any) -> Any:
+        """Return what is open."""
         return self.opened
 
-    def _build_generation_config(self, body: dict[str, Any], *rest: Any, **named: Any) -> GenerationConfig:
-        config = super()._build_generation_config(body, *rest, **named)
-        if body.get("temperature"):
-            config.do_sample = True  # else a checkpoint that says nothing would ignore it
-        return config
 
+class Generation(GenerateManager):
+    """Generates on one thread, one request after the other."""
 
-def _reason(errors: Sequence[Any]) -> str:
-    """What is wrong with a request, in one line: of the forms that a value may have, the one that fits best."""
-    error = max(errors, key=lambda error: len(error["loc"]))
-    key = ".".join(str(part) for part in error["loc"] if part not in {"str", "list[Part]"})
-    return f"{key}: {reason_of(error)}"
+    def generate_streaming(self, model: Any, processor: Any, inputs: Any, gen_config: Any, *rest: Any, **named: Any):
+        """As transformers', but a prompt that is too long is refused before the stream begins."""
+        model.fit(inputs["input_ids"], gen_config)
+        return super().generate_streaming(model, processor, inputs, gen_config, *rest, **named)
 
 
 def make_app(name: str, tokenizer: PreTrainedTokenizerBase, kept: KeptStates) -> fastapi.FastAPI:
-    """Return the app that answers `/v1/chat/completions`, `/v1/models` and `/health`; arguments as of `Chat`.
+    """Return the app that answers `/v1/chat/completions` and `/v1/models`; arguments as of `OpenModel`.
 
     Raises:
         ValueError: the tokenizer has no chat template.
     """
     if not tokenizer.chat_template:
         raise ValueError(f"{name}: its tokenizer has no chat template, so it cannot read chat requests")
-    handler = Chat(name, tokenizer, kept)
+    generation, state = Generation(), GenerationState()
+    state.get_manager = lambda *_, **named: generation  # type: ignore[method-assign]
+    handler = ChatCompletionHandler(OpenModel(name, tokenizer, kept), state)
     described = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "recurformer"}
     app = fastapi.FastAPI(title="recurformer", docs_url=None, redoc_url=None)
 
     @app.post("/v1/chat/completions")
-    async def chat_completions(body: dict[str, Any]) -> Any:
+    async def chat_completions(asked: Asked) -> Any:
+        body = {"model": name} | asked.model_dump(exclude_unset=True, exclude_none=True)
         return await handler.handle_request(body, f"chatcmpl-{uuid.uuid4().hex}")
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
         return {"object": "list", "data": [described]}
 
-    @app.get("/health")
-    def health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.exception_handler(HTTPException)
-    def refused(request: Any, error: HTTPException) -> fastapi.responses.JSONResponse:
-        return _error(error.status_code, str(error.detail))
-
-    @app.exception_handler(RequestValidationError)
-    def unreadable(request: Any, error: RequestValidationError) -> fastapi.responses.JSONResponse:
-        first = error.errors()[0]
-        is_json = first["type"] != "json_invalid"
-        return _error(400, _reason([first]) if is_json else f"the body is no JSON: {first['ctx']['error']}")
-
+    for kind in (HTTPException, RequestValidationError, TemplateError, ValueError, KeyError, TypeError):
+        app.add_exception_handler(kind, refused)
     return app
 
 
-def _error(status: int, message: str) -> fastapi.responses.JSONResponse:
-    """OpenAI's form of a refusal."""
-    return fastapi.responses.JSONResponse(
-        {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}, status
-    )
+def refused(request: Any, error: Exception) -> fastapi.responses.JSONResponse:
+    """Return OpenAI's form of a refusal, in one line."""
+    if isinstance(error, HTTPException):
+        reason = str(error.detail)
+    elif isinstance(error, RequestValidationError):
+        first = max(error.errors(), key=lambda error: len(error["loc"]))  # of a value's forms, the one that fits best
+        key = ".".join(str(part) for part in first["loc"] if part not in {"str", "list[Part]"})
+        is_json = first["type"] != "json_invalid"
+        reason = f"{key}: {reason_of(first)}" if is_json else f"the body is no JSON: {first['ctx']['error']}"
+    else:
+        reason = f"the request cannot be answered ({type(error).__name__}: {' '.join(str(error).split())})"
+    answer = {"message": reason, "type": "invalid_request_error", "param": None, "code": None}
+    return fastapi.responses.JSONResponse({"error": answer}, getattr(error, "status_code", 400))
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -4,8 +4,8 @@ A recurrent state cannot give a token back. So a cache that others may need is c
 """
 
 import copy
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -134,30 +134,13 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [token for token, kind in added if kind.special]
 
 
-def _shared(a: Tensor, b: Tensor) -> int:
-    """Count the first ids that two rows (any,) have in common."""
-    length = min(len(a), len(b))
-    different = (a[:length] != b[:length]).nonzero()
-    return int(different[0]) if len(different) else length
-
-
-@dataclass(frozen=True)
-class State:
-    """What a model has read.
-
-    Attributes:
-        ids: the tokens, (any,), on the processor.
-        cache: after them; nobody writes to it.
-        bytes: of the memory that it keeps.
-    """
-
-    ids: Tensor
-    cache: Cache
-    bytes: int
+def _shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """Count the first ids that two rows have in common."""
+    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 class KeptStates:
-    """Writes on after token ids, and reads only those that no kept state has read.
+    """Stands for a model: writes on after token ids, and reads only those that no kept state has read.
 
     A state is kept after every answer. Another is kept after `LONG` tokens or more of a prompt, where a long message
     ends, where the prompt ceases to be one that was asked before, and before its last token. The longest state whose
@@ -167,59 +150,74 @@ class KeptStates:
         model: a causal language model in evaluation mode.
         most_bytes: of all kept states together. At 0 nothing is kept, and a prompt is read at once.
         ends: ids of the tokens that end a message, such as `special_ids`.
+
+    Attributes:
+        states: ids -> the cache after them, to which nobody writes, and the bytes that it keeps alive. The one used
+            last is the last.
     """
 
     def __init__(self, model: PreTrainedModel, most_bytes: int, ends: Iterable[int] = ()) -> None:
-        self.model, self.most_bytes, self.ends = model, most_bytes, torch.tensor(list(ends), dtype=torch.long)
-        self.states: list[State] = []  # the one used last is the last
+        self.model, self.most_bytes, self.ends = model, most_bytes, frozenset(ends)
+        self.states: dict[tuple[int, ...], tuple[Cache, int]] = {}
+        self.device, self.config = model.device, model.config
+        self.generation_config: Any = copy.deepcopy(model.generation_config)
+        if not self.generation_config.do_sample:
+            self.generation_config.temperature = None  # so that one that is not None was asked for
+
+    def fit(self, ids: Tensor, config: GenerationConfig) -> None:
+        """Let the answer to a prompt (1, L) end where the model can read no more.
+
+        Raises:
+            ValueError: there is no room for an answer.
+        """
+        longest, tokens = longest_text(self.model) or sys.maxsize, ids.shape[1]
+        if tokens >= longest:
+            raise ValueError(f"the prompt has {tokens} tokens; with an answer it must fit into the model's {longest}")
+        config.max_new_tokens = min(config.max_new_tokens or longest, longest - tokens)
 
     @torch.no_grad()
-    def write(self, ids: Tensor, config: GenerationConfig, **settings: Any) -> Tensor:
+    def generate(
+        self, input_ids: Tensor, generation_config: GenerationConfig, attention_mask: Tensor | None = None, **more: Any
+    ) -> Tensor:
         """Return ids and what the model writes after them, (1, L + written).
 
         Args:
-            ids: of the prompt, (1, L).
-            config: as of `continued`.
-            settings: likewise.
+            input_ids: of the prompt, (1, L).
+            generation_config: how to choose tokens, and how many. If it names a temperature above 0, tokens are drawn.
+            attention_mask: of a prompt without padding.
+            more: other arguments of the model's `generate()`.
+
+        Raises:
+            ValueError: see `fit`.
         """
-        row = ids[0].cpu()
-        shared = [_shared(state.ids, row[:-1]) for state in self.states]  # without logits, the last is always read
-        read, cache = 0, cast(Cache, DynamicCache(config=self.model.config))
-        whole = [state for state, length in zip(self.states, shared, strict=True) if length == len(state.ids)]
-        if whole:
-            known = max(whole, key=lambda state: len(state.ids))
-            self.states.sort(key=lambda state: state is known)  # stable: only this one moves, to the end
-            read, cache = len(known.ids), copy.deepcopy(known.cache)
-        for stop in self._stops(row, read, max(shared, default=0)) if self.most_bytes else ():
-            self.model(ids[:, read:stop], past_key_values=cache, use_cache=True, logits_to_keep=1)
-            self._keep(row[:stop], cache, is_needed=True)
-            read = stop
-        written = continued(self.model, ids, cache, config, **settings)
-        self._keep(written[0, : cache.get_seq_length()].cpu(), cache)  # the last token was written, but not read
+        self.fit(input_ids, generation_config)
+        if generation_config.temperature:
+            generation_config.do_sample = True
+        row, cache = tuple(input_ids[0].tolist()), cast(Cache, DynamicCache(config=self.config))
+        shared = {ids: _shared(ids, row[:-1]) for ids in self.states}  # the last is read for its logits
+        known = max((ids for ids, length in shared.items() if length == len(ids)), key=len, default=())
+        if known:
+            self.states[known] = self.states.pop(known)
+            cache = copy.deepcopy(self.states[known][0])
+        ends = [0, *(place for place, token in enumerate(row[:-1], 1) if token in self.ends)]
+        stops = {end for start, end in pairwise(ends) if end - start >= LONG}
+        read = len(known)
+        for stop in sorted({*stops, max(shared.values(), default=0), len(row) - 1}) if self.most_bytes else ():
+            if stop - read >= LONG:
+                self.model(input_ids[:, read:stop], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                self._keep(row[:stop], cache, is_needed=True)
+                read = stop
+        written = continued(self.model, input_ids, cache, generation_config, **more)
+        self._keep(tuple(written[0, : cache.get_seq_length()].tolist()), cache)  # the last token was not read
         return written
 
-    def _stops(self, row: Tensor, read: int, shared: int) -> Iterator[int]:
-        """The numbers of a prompt's tokens after which a state is to be kept, ascending.
-
-        Args:
-            row: the prompt, (L,).
-            read: its tokens before which nothing is to be read.
-            shared: its first tokens that an earlier prompt has too.
-        """
-        ends = [0, *(torch.isin(row[:-1], self.ends).nonzero()[:, 0] + 1).tolist()]
-        messages = [end for start, end in pairwise(ends) if end - start >= LONG]
-        for stop in sorted({*messages, shared, len(row) - 1}):
-            if stop - read >= LONG:
-                yield stop
-                read = stop
-
-    def _keep(self, ids: Tensor, cache: Cache, is_needed: bool = False) -> None:
+    def _keep(self, ids: tuple[int, ...], cache: Cache, is_needed: bool = False) -> None:
         """Keep a state, a copy of it if the caller goes on, unless it alone is too large."""
         storages = [tensor.untyped_storage() for _, _, tensor in cache_tensors(cache)]  # larger than some tensors in it
         size = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
         if size > self.most_bytes:
             return
-        self.states = [state for state in self.states if not torch.equal(state.ids, ids)]
-        while sum(state.bytes for state in self.states) + size > self.most_bytes:
-            self.states.pop(0)
-        self.states.append(State(ids.clone(), copy.deepcopy(cache) if is_needed else cache, size))
+        self.states.pop(ids, None)
+        while sum(size for _, size in self.states.values()) + size > self.most_bytes:
+            del self.states[next(iter(self.states))]
+        self.states[ids] = (copy.deepcopy(cache) if is_needed else cache, size)
