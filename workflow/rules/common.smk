@@ -170,15 +170,15 @@ def command_of(stage, given, wildcards, input, output):
 
 def values_of(stage, given, wildcards):
     """The values of a stage's arguments, its settings among them, but for its files."""
-    places = {name: given.get(name) or BLOCKS[name] for name in stage.blocks()}
+    places = {name: given.get(name) or BLOCKS[name] for name in stage.blocks}
     blocks = {name: block_at(place, wildcards) for name, place in places.items()}
     settings = blocks.pop("settings", {}) | {k: v for k, v in blocks.items() if v}
     values = {"seed": config["seed"], "dtype": config["evaluation_dtype"]}
     values |= {"name": wildcards.get("backbone")} | dict(wildcards.items())
-    values = {key: values[key] for key in values.keys() & stage.arguments_by_name()}
+    values = {key: values[key] for key in values.keys() & stage.arguments_by_name}
     for key in given.keys() - places.keys():
         values[key] = given[key](wildcards) if callable(given[key]) else given[key]
-    if stage.blocks():
+    if stage.blocks:
         values["settings"] = json.dumps(settings)
     return values
 

@@ -24,6 +24,7 @@ import time
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import cleandoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar
@@ -233,6 +234,7 @@ class Stage:
         """The place where its code begins, for `recurformer.digest`."""
         return f"{self.function.__module__}:{self.function.__name__}"
 
+    @cached_property
     def blocks(self) -> dict[str, type[Block]]:
         """The blocks of settings that its function takes, by parameter."""
         kinds = {name: parameter.annotation for name, parameter in signature(self.function).parameters.items()}
@@ -244,7 +246,7 @@ class Stage:
         Raises:
             ValueError: in one line, the key, its value and the right values.
         """
-        values, blocks = _mapping(text or "{}"), self.blocks()
+        values, blocks = _mapping(text or "{}"), self.blocks
         inner = {name: values.pop(name, {}) for name in blocks if name != OWN}
         if values and OWN not in blocks:
             raise ValueError(f"--settings {next(iter(values))}: unknown key; choose one of {', '.join(blocks)}")
@@ -265,7 +267,7 @@ class Stage:
             add(parser)
         if self.rows:
             rows_argument(self.rows)(parser)
-        if blocks := self.blocks():
+        if blocks := self.blocks:
             named = ", ".join(f"{name} ({kind.__name__})" for name, kind in blocks.items())
             parser.add_argument("--settings", help=f"YAML or JSON of {named}: the keys that config/README.md describes")
         parser.add_argument("--record", help="write a run record (JSON) to this file")
@@ -273,8 +275,11 @@ class Stage:
         parser.set_defaults(stage=self.name)
         return parser
 
+    @cached_property
     def arguments_by_name(self) -> dict[str, Action]:
-        """Its arguments, by the names that they have in `args`, in their order."""
+        """Its arguments, by the names that they have in `args`, in their order. Made once: a workflow asks for each of
+        its jobs.
+        """
         return {action.dest: action for action in self.parser()._actions if action.dest != "help"}
 
     def command(self, values: Mapping[str, Any]) -> list[str]:
@@ -284,7 +289,7 @@ class Stage:
         Raises:
             ValueError: it has no such argument.
         """
-        arguments = self.arguments_by_name()
+        arguments = self.arguments_by_name
         if unknown := sorted(values.keys() - arguments):
             raise ValueError(f"recurformer {self.name} has no argument {unknown[0]}")
         words, flags = ["recurformer", self.name], list[str]()
