@@ -1,6 +1,7 @@
 """A recovery: equally many tokens by every recipe, measured on the way, and resumable; and what is measured."""
 
 import math
+from functools import cache
 from types import SimpleNamespace
 
 import pandas as pd
@@ -45,9 +46,15 @@ def run(original, folder, recipe, bf16=False):
     return converted, curve.rows, recovered.losses["distil"], recovered.errors
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
-    model, rows, logged, errors = run(original, tmp_path, recipe)
+@pytest.fixture(scope="module")
+def whole(original, tmp_path_factory):
+    """What a run by the recipe of a name gives that nobody disturbs, each made once."""
+    return cache(lambda name: run(original, tmp_path_factory.mktemp("whole"), RECIPES[name]))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_sees_the_same_tokens(original, whole, name):
+    recipe, (model, rows, logged, errors) = RECIPES[name], whole(name)
     assert rows.tokens.min() == 0
     steps = recipe.steps or TRAINING.steps
     assert steps * 4 * 16 <= rows.tokens.max() + 3 * 16 <= steps * 4 * 16 + 3 * 16
@@ -56,20 +63,20 @@ def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
     last = rows[rows.tokens == rows.tokens.max()].reset_index(drop=True)
     expected = quality_rows(original, model, HELD_OUT)
     pd.testing.assert_frame_equal(last[expected.columns], expected)
-    assert (len(logged) > 0) == (recipe is not RECIPES["closed form"])
+    assert (len(logged) > 0) == (name != "closed form")
     replaced = [layer for layer, heads in enumerate(HEADS["mixed"]) if heads]
     assert errors.layer.tolist() == (replaced if recipe.calibrate_windows else [])
 
 
-def test_points_lie_at_halvings_of_the_last_training(original, tmp_path):
-    rows = run(original, tmp_path, RECIPES["calibrated"])[1]
+def test_points_lie_at_halvings_of_the_last_training(whole):
+    rows = whole("calibrated")[1]
     # 10 windows take the place of 3 of 12 steps; three quarters of the other 9 are 7, half is 5, a quarter 3
     assert sorted(set(rows.tokens)) == [0, 160, *(160 + 64 * step for step in (3, 5, 7, 9))]
 
 
-def test_the_fall_is_that_of_the_held_out_loss_over_the_last_quarter(original, tmp_path):
+def test_the_fall_is_that_of_the_held_out_loss_over_the_last_quarter(whole):
     """The upper end of the interval of paired differences; without a training there is none."""
-    rows = run(original, tmp_path, RECIPES["calibrated"])[1]
+    rows = whole("calibrated")[1]
     losses = rows.pivot(index="window", columns="tokens", values="negative_log_likelihood")
     fall = (losses[160 + 64 * 7] - losses[160 + 64 * 9]).to_numpy()
     high = ttest_1samp(fall, 0).confidence_interval(0.95).high
@@ -78,18 +85,18 @@ def test_the_fall_is_that_of_the_held_out_loss_over_the_last_quarter(original, t
     assert math.isnan(RecoveryCurve.fall.fget(SimpleNamespace(rows=untrained)))
 
 
-def test_without_a_closed_form_it_is_the_papers_training(original, tmp_path):
-    learnt = run(original, tmp_path / "arm", RECIPES["paper"])[0].state_dict()
+def test_without_a_closed_form_it_is_the_papers_training(original, whole, tmp_path):
+    learnt = whole("paper")[0].state_dict()
     torch.manual_seed(1)
     converted = convert(original, HEADS["mixed"], **MAMBA)
-    train(converted, WindowDataset(WINDOWS), output_dir=tmp_path / "train", **TRAINING.model_dump())
+    train(converted, WindowDataset(WINDOWS), output_dir=tmp_path, **TRAINING.model_dump())
     assert all(learnt[name].equal(tensor) for name, tensor in converted.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["calibrated", "plus"])
 @pytest.mark.parametrize("item", [2, 7, 20])
-def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, monkeypatch):
-    whole, curve, _, errors = run(original, tmp_path / "whole", RECIPES[name])
+def test_a_killed_run_ends_with_the_same_bytes(original, whole, tmp_path, name, item, monkeypatch):
+    undisturbed, curve, _, errors = whole(name)
     get = WindowDataset.__getitem__
 
     def killed(dataset, index):
@@ -100,9 +107,9 @@ def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, m
     with monkeypatch.context() as patch:
         patch.setattr(WindowDataset, "__getitem__", killed)
         with pytest.raises(KeyboardInterrupt):
-            run(original, tmp_path / "killed", RECIPES[name])
-    again, resumed, _, found = run(original, tmp_path / "killed", RECIPES[name])
-    assert all(whole.state_dict()[key].equal(tensor) for key, tensor in again.state_dict().items())
+            run(original, tmp_path, RECIPES[name])
+    again, resumed, _, found = run(original, tmp_path, RECIPES[name])
+    assert all(undisturbed.state_dict()[key].equal(tensor) for key, tensor in again.state_dict().items())
     pd.testing.assert_frame_equal(curve.drop(columns="seconds"), resumed.drop(columns="seconds"))
     pd.testing.assert_frame_equal(errors, found)
 
