@@ -2,10 +2,12 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import tiny_training
 
 from recurformer.cli.main import main
 from recurformer.cli.stage import Metric, metrics_of
@@ -13,10 +15,20 @@ from recurformer.cli.stage import Metric, metrics_of
 RECORDED = Path(__file__).parents[2] / "recorded"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with two runs that differ in beta."""
+    folder = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(tiny_training.mqar("a", beta=0.0)) == main(tiny_training.mqar("b", beta=1.0)) == 0
+    return folder
+
+
 @pytest.fixture
-def two(mqar, capsys):
-    """Two runs that differ in beta, in the working directory."""
-    assert mqar("a", beta=0.0) == mqar("b", beta=1.0) == 0
+def two(trained, tmp_path, monkeypatch, capsys):
+    """A copy of them in the working directory."""
+    monkeypatch.chdir(shutil.copytree(trained, tmp_path, dirs_exist_ok=True))
     capsys.readouterr()
 
 
