@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from recurformer.__main__ import main
 from tests import forks
-from tests.workflow.dry_runs import call_snakemake
+from tests.workflow.dry_runs import prepared
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -40,8 +40,8 @@ def recurformer(words: list[str]) -> int:
     return main()
 
 
-IN_FORKS = {"snakemake": call_snakemake, "recurformer": recurformer}
-"""Commands that need not import their libraries anew."""
+IN_FORKS = {"snakemake": prepared, "recurformer": lambda words: partial(recurformer, words)}
+"""Commands that need not import their libraries anew, as functions to be called in a fork."""
 
 
 def words_of(line: str) -> list[str]:
@@ -55,7 +55,7 @@ def words_of(line: str) -> list[str]:
 def run_line(line: str):
     """Run a command of a shell, where that is possible in a fork of this process."""
     if words := words_of(line):
-        return forks.run(partial(IN_FORKS[words[0]], words[1:]), ".")
+        return forks.run(IN_FORKS[words[0]](words[1:]), ".")
     own = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line], env=os.environ | {"PATH": own}, stdin=subprocess.DEVNULL,

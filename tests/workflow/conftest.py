@@ -4,17 +4,12 @@ from functools import cache
 
 import pytest
 
-from recurformer.cli.main import STAGES
-from recurformer.digest import code_digest
 from tests.workflow.dry_runs import STUDIES, DryRun, link_workflow
 
 
 @pytest.fixture(scope="session")
 def dry(tmp_path_factory):
     """A dry run of a study, of all that it has unless targets are named."""
-
-    for stage in STAGES.values():
-        code_digest(stage.place)  # once for all: each run is a fork of this process
 
     @cache
     def run(study, *targets):

@@ -4,12 +4,15 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from snakemake.cli import main
+import smart_open  # noqa: F401 -- Snakemake imports it when it reads its first file
+from snakemake.cli import get_argument_parser, main
 
+from recurformer import digest
+from recurformer.cli.main import STAGES
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +40,21 @@ def call_snakemake(words):
     main()
 
 
+import_plugins = cache(get_argument_parser)
+
+
+def prepared(words):
+    """The same, to be called in a fork: what every run imports and reads of our code is there already."""
+    import_plugins()
+    for stage in STAGES.values():
+        digest.code_digest(stage.place)
+    return partial(call_snakemake, words)
+
+
 def snakemake(folder, *words, environment=None):
     """Run Snakemake in a folder; what it said. With an environment of its own it begins as a fresh process."""
     if environment is None:
-        return forks.run(partial(call_snakemake, words), folder)
+        return forks.run(prepared(words), folder)
     command = [sys.executable, "-m", "snakemake", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

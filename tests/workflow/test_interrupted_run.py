@@ -3,7 +3,6 @@
 import random
 import time
 from contextlib import contextmanager
-from functools import partial
 
 import pandas as pd
 import psutil
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from tests import forks
-from tests.workflow.dry_runs import ROOT, call_snakemake, link_workflow, snakemake
+from tests.workflow.dry_runs import ROOT, link_workflow, prepared, snakemake
 
 TARGET = "results/smoke/hashhop/hashhop-tiny/base"
 STEPS = 300
@@ -31,7 +30,7 @@ def make_folder(place):
 
 def start(folder):
     with (folder / "run.log").open("w") as log:
-        return forks.start(partial(call_snakemake, [TARGET, "--cores", "1"]), folder, log, log)
+        return forks.start(prepared([TARGET, "--cores", "1"]), folder, log, log)
 
 
 def finish(folder):
