@@ -1,5 +1,3 @@
-import gc
-
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -43,11 +41,3 @@ def make_model():
 @pytest.fixture
 def successors():
     return Successors
-
-
-@pytest.fixture(autouse=True, scope="session")
-def cheap_garbage_collection():
-    """The library collects garbage before every run: half of the time of a short one."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
