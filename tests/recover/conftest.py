@@ -1,4 +1,5 @@
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ def adapted(tmp_path_factory):
 
 
 @pytest.fixture
-def world(adapted, tmp_path):
+def quick(monkeypatch):
+    """Runs draw no pictures, as without matplotlib, and time models once: half of their time goes into that."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("recurformer.recover.adapt.REPETITIONS", 1)
+
+
+@pytest.fixture
+def world(adapted, quick, tmp_path):
     """A copy of the backbone and its texts, without the result."""
     return Path(shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out")))
