@@ -6,7 +6,6 @@ import pytest
 import torch
 from tiny_models import (
     ALL,
-    BY_GROUP,
     MAMBA,
     PAD,
     difference,
@@ -19,9 +18,7 @@ from tiny_models import (
 )
 from transformers import Cache, CompileConfig, DynamicCache, StaticCache
 
-from recurformer.model import modeling
 from recurformer.model.convert import convert
-from recurformer.model.mixers import MIXERS
 
 LENGTH, NEW, CUT = 13, 4, 5  # tokens of a prompt, written ones, and how much shorter the other prompt is
 GREEDY = {"do_sample": False, "max_new_tokens": NEW, "return_dict_in_generate": True, "output_logits": True}
@@ -68,13 +65,6 @@ def test_beams(mixer):
     model, ids = shared_mixed(mixer, heads="ragged"), tokens(2, LENGTH)
     beams = {"num_beams": 3, "max_new_tokens": 5, "do_sample": False, "attention_mask": torch.ones_like(ids)}
     assert torch.equal(model.generate(ids, **beams), model.generate(ids, use_cache=False, **beams))
-
-
-@pytest.mark.parametrize("mixer", [BY_GROUP, *(name for name in MIXERS if name != "zero")])
-def test_the_check_sees_a_dropped_padding_mask(mixer, monkeypatch):
-    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length, cache: None)
-    with pytest.raises(AssertionError):
-        check_left_padding(shared_mixed(mixer), {})
 
 
 @pytest.mark.parametrize("mixer", ["mamba", "window"])
