@@ -233,10 +233,7 @@ def test_a_score_between_two_budgets_rests_on_these_two():
 
 @pytest.mark.parametrize(
     ("claim", "kind", "column"),
-    [
-        ("text/perplexity-comparable", "perplexity", "negative_log_likelihood"),
-        ("figure3/converge", "metrics", "loss"),
-    ],
+    [("text/perplexity-comparable", "perplexity", "negative_log_likelihood"), ("figure3/converge", "metrics", "loss")],
 )
 def test_a_fraction_of_heads_that_the_paper_does_not_print_decides_nothing_of_its_training(claim, kind, column):
     frame = ideal()[kind]

@@ -20,10 +20,7 @@ STAGES = {
         {"lengths": [500], "depths": [0, 1], "samples": 1, "tasks": ["passkey"]},
         {"task", "length", "depth", "sample", "correct", "queries"},
     ),
-    "turns": (
-        {"lengths": [1400], "documents": 1},
-        {"length", "document", "depth", "known", "correct", "queries"},
-    ),
+    "turns": ({"lengths": [1400], "documents": 1}, {"length", "document", "depth", "known", "correct", "queries"}),
     "continuation": (
         {"prompt": 60, "tokens": 40, "windows": 3},
         {"window", "position", "tokens", "negative_log_likelihood", "divergence", "recalled", "recalled_likelihood"},

@@ -42,10 +42,7 @@ def test_the_environment_forces_one(capsys, monkeypatch, forced, said):
     [
         ({}, "mamba-ssm is not installed"),
         ({"mamba_ssm.py": ""}, "mamba-ssm is installed without selective_scan_cuda"),
-        (
-            {"selective_scan_cuda.py": "raise ImportError('no libcudart')"},
-            "cannot be loaded (ImportError: ",
-        ),
+        ({"selective_scan_cuda.py": "raise ImportError('no libcudart')"}, "cannot be loaded (ImportError: "),
         ({"selective_scan_cuda.py": "fwd = bwd = print"}, "compiled, selective_scan_cuda"),
     ],
 )

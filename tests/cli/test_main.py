@@ -129,11 +129,7 @@ def test_a_stop_during_an_import_is_one_line(module, tmp_path):
     ("raised", "code", "said"),
     [
         (KeyboardInterrupt(), 130, "\nrecurformer weigh-it: stopped\n"),
-        (
-            KeyError("text"),
-            1,
-            "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1",
-        ),
+        (KeyError("text"), 1, "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1"),
         (PermissionError(13, "Permission denied", "a.csv"), 1, "recurformer weigh-it: a.csv: Permission denied\n"),
     ],
 )

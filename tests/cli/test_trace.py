@@ -76,10 +76,7 @@ def test_a_figure_without_its_sidecar_still_carries_its_runs(study, capsys, suff
 def test_each_run_names_the_line_where_its_code_begins(study, capsys):
     """And of a claim, the function that decides it."""
     out = dict(line.split(maxsplit=1) for line in traced(capsys, CELL, "--direct").splitlines() if ":" in line)
-    for key, ending, begins in (
-        ("stage", "cli/caches.py", "@stage("),
-        ("judge", "claims/numbers.py", "def cache("),
-    ):
+    for key, ending, begins in (("stage", "cli/caches.py", "@stage("), ("judge", "claims/numbers.py", "def cache(")):
         file, line = out[key].split(":")
         assert file.endswith(ending) and Path(file).read_text().splitlines()[int(line) - 1].startswith(begins)
     assert "measure/cache.py:" in out["code"] and out["code"].endswith(" measure_cache")

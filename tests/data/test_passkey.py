@@ -130,11 +130,7 @@ def test_a_question_in_every_turn(tokens, seed):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"tokens": 50}, "tokens is 50"),
-        ({"filler": [" "]}, "no sentence"),
-    ],
+    ("arguments", "message"), [({"tokens": 50}, "tokens is 50"), ({"filler": [" "]}, "no sentence")]
 )
 def test_impossible_tasks_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -3,14 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from recurformer import HeadProfile, convert, profile_heads, select_heads
 from recurformer.heads import attention, profile

@@ -2,11 +2,7 @@
 
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recurformer import HeadProfile, convert
 from recurformer.data.backbones import load_shape, make_random, meta_model

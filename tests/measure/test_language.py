@@ -192,13 +192,7 @@ def test_a_given_cache_is_used_token_by_token(model, input_ids, batch_size):
     hook = model.register_forward_hook(
         lambda module, args, kwargs, output: steps.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
-    small = measured(
-        model,
-        input_ids,
-        prompt=PROMPT,
-        batch_size=batch_size,
-        new_cache=lambda: sliding_cache(model, 20),
-    )
+    small = measured(model, input_ids, prompt=PROMPT, batch_size=batch_size, new_cache=lambda: sliding_cache(model, 20))
     hook.remove()
     by_original, by_small = [PROMPT, TOKENS - 1], [PROMPT] + [1] * (TOKENS - 1)
     assert steps == (by_small + by_original) * (WINDOWS // batch_size)

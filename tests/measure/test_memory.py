@@ -11,12 +11,7 @@ from recurformer import convert
 from recurformer.data.backbones import load_shape, meta_model
 from recurformer.measure import memory as memory_module
 from recurformer.measure.device import PeakMemory
-from recurformer.measure.memory import (
-    longest_input,
-    longest_length,
-    measure_memory,
-    weight_bytes,
-)
+from recurformer.measure.memory import longest_input, longest_length, measure_memory, weight_bytes
 from recurformer.model.prefill import attending_by
 from recurformer.results.cells import growth_exponent
 

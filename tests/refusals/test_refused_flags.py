@@ -24,10 +24,7 @@ USAGE = [
     ("cache-peak c.csv --name x --betas 0.5 --device tpu", "argument --device: invalid choice: 'tpu'"),
 ]
 VALUES = [
-    (
-        f"{ADAPT} --minutes 1",
-        "too short: the 1 training documents have 1,440 tokens, which give 2 windows of 512",
-    ),
+    (f"{ADAPT} --minutes 1", "too short: the 1 training documents have 1,440 tokens, which give 2 windows of 512"),
     (f"{ADAPT} --tokens 4096", "--tokens 4096: the model reads at most 2048"),
     (f"{ADAPT} --beta 0.1", "beta=0.1 of 4 groups of heads replaces none; the least is 0.250"),
     (ADAPT.replace("backbone", "./nowhere"), "./nowhere: no such folder"),

@@ -115,8 +115,7 @@ def test_the_compared_layout_decides_at_the_bound(measurements, fraction, layout
 
 
 @pytest.mark.parametrize(
-    ("column", "lost", "model"),
-    [("model", "hashhop-qwen2", "hashhop-qwen2"), ("variant", "official", "hashhop-llama")],
+    ("column", "lost", "model"), [("model", "hashhop-qwen2", "hashhop-qwen2"), ("variant", "official", "hashhop-llama")]
 )
 def test_h_gq_without_its_baseline_is_refused(measurements, column, lost, model):
     baseline = measurements["baseline"][measurements["baseline"][column] != lost]
