@@ -28,9 +28,7 @@ SOME = [
     f"{P}/hashhop/llama2-7b/{OURS.format(0.9)}/seed-0/hashhop.parquet",
     f"{P}/language/qwen2-7b/{OURS.format(0.5)}/seed-0/tasks/hashhop/ablation_lm_eval.csv",
     f"{P}/language/qwen2-0.5b/{OURS.format(0.5)}/seed-0/perplexity.csv",
-    f"{P}/language/qwen2-0.5b/influence.parquet",
     f"{P}/tables/table5.md",
-    "figures/paper/figure6.svg",
 ]
 """Every source and backbone, each kind of training and what is measured after it; the whole takes many minutes."""
 

@@ -14,14 +14,13 @@ from recurformer.render.figures import FIGURES
 from recurformer.results.scores import HASHHOP, METHODS, scores
 from recurformer.results.words import NOT_RUN, UNDECIDED
 from recurformer.study.measurements import LOCAL
-from tests.worlds import shown
 
 QUALITIES = ("compared_hashhop", "needle", "continuation")
 
 
 @pytest.fixture(scope="module")
-def frames() -> dict[str, pd.DataFrame]:
-    made = {kind: frame for kind, frame in shown().items() if kind in kinds_of(reviewer_questions)}
+def frames(measurements) -> dict[str, pd.DataFrame]:
+    made = {kind: frame for kind, frame in measurements.items() if kind in kinds_of(reviewer_questions)}
     left_out = [*list(METHODS["eviction"])[2:-3], "gated", "zero"]
     for kind in QUALITIES:
         made[kind] = made[kind][~made[kind]["method"].isin(left_out) & (made[kind]["model"] != "hashhop-qwen2")]
@@ -129,8 +128,8 @@ def test_several_keys_that_the_original_cannot_find_decide_nothing(frames):
     assert "(several keys found); a comparison needs 0.95" in found["answer"]
 
 
-def test_mixers_are_compared_where_the_model_misses_the_heads():
-    rows = shown()["compared_hashhop"]
+def test_mixers_are_compared_where_the_model_misses_the_heads(measurements):
+    rows = measurements["compared_hashhop"]
     rows = rows[rows["model"] == "hashhop-llama"]
     zero = (rows["method"] == "zero") & (rows["setting"] == 0.25)
     removed = rows.assign(trained=rows["trained"] | (rows["method"] == "zero"))
