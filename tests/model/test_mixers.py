@@ -21,13 +21,13 @@ from tiny_models import (
     shared_mixed,
     tokens,
 )
-from transformers import DynamicCache, StaticCache
+from transformers import StaticCache
 
 import recurformer
 from recurformer.heads.attention import attending, causal_attention
 from recurformer.heads.price import Keep
 from recurformer.heads.scores import window_mask
-from recurformer.measure.cache import cache_bytes
+from recurformer.measure.cache import cache_bytes, count_cache
 from recurformer.model.convert import convert
 from recurformer.model.packed import FULL_BITS, as_kept
 
@@ -173,11 +173,11 @@ def test_shapes_on_meta_are_those_of_a_real_conversion(mixer, backbone, heads):
         base = type(make_backbone(backbone))(make_backbone(backbone).config)
         name, sizes = named(mixer, backbone, heads)
         model = convert(base, HEADS[heads], name, **MAMBA, **sizes)
-    real = shared_mixed(mixer, backbone, heads).state_dict()
-    assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {n: t.shape for n, t in real.items()}
-    cache = DynamicCache(config=model.config)
-    model(torch.zeros(1, 200, dtype=torch.long, device="meta"), past_key_values=cache, use_cache=True)
-    assert cache.get_seq_length() == 200
+    real, ids = shared_mixed(mixer, backbone, heads), tokens(1, 70)  # more than one block
+    shapes = {name: tensor.shape for name, tensor in real.state_dict().items()}
+    assert {name: tensor.shape for name, tensor in model.state_dict().items()} == shapes
+    held = cache_bytes(real(ids, use_cache=True).past_key_values)
+    assert count_cache(real, ids.shape[1]).equals(held)
 
 
 @pytest.mark.parametrize("mixer", OTHERS)
