@@ -1,8 +1,6 @@
 """Files and folders appear whole or not at all."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -18,15 +16,6 @@ def test_nothing_is_left_of_a_failure(tmp_path, directory):
         (path / "part" if directory else path).write_text("half")
         raise KeyError
     assert list((tmp_path / "deep").iterdir()) == []
-
-
-def test_what_a_killed_process_left_is_gone(tmp_path):
-    script = "import os; from recurformer.files import atomic_path\nwith atomic_path('model', True): os._exit(9)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False).returncode == 9
-    assert [path.name for path in tmp_path.iterdir()] == [".unfinished-model"]
-    with atomic_path(tmp_path / "model", directory=True) as path:
-        assert list(path.iterdir()) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.fixture
