@@ -13,7 +13,7 @@ from tests import forks
 from tests.workflow.dry_runs import ROOT, link_workflow, prepared, snakemake
 
 TARGET = "results/smoke/hashhop/hashhop-tiny/base"
-STEPS = 300
+STEPS = 150
 MOMENT = round(random.Random(22).uniform(0, 1), 2)
 """Seconds from the first new checkpoint of a run to its end."""
 
