@@ -15,8 +15,8 @@ ROOT = Path(recurformer.__file__).parent
 BELOW = {
     "paper": set(),
     "results": {"paper", "records", "study", "data"},
-    "render": {"paper", "results", "study", "yaml_files"},
-    "claims": {"paper", "results", "records", "study", "data", "yaml_files"},
+    "render": {"paper", "results", "study", "files"},
+    "claims": {"paper", "results", "records", "study", "data", "files"},
 }
 """Room -> the parts of the package that it may import."""
 

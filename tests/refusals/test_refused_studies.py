@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recurformer.yaml_files import read_yaml
+from recurformer.files import read_yaml
 from tests.workflow.dry_runs import link_workflow, snakemake
 
 CONFIG = Path(__file__).parents[2] / "config"

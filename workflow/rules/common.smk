@@ -11,7 +11,7 @@ from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
 from recurformer.study.needs import Sizes, request
 from recurformer.study.recovery import EQUAL_BYTES
-from recurformer.yaml_files import read_yaml
+from recurformer.files import read_yaml
 
 try:
     if workflow.is_main_process and not workflow.modifier.skip_configfile:

@@ -11,9 +11,9 @@ import pandas as pd
 
 from recurformer.claims.evidence import Evidence, Rows, Undecided
 from recurformer.data.interval import Estimate, mean_interval
+from recurformer.files import read_yaml
 from recurformer.paper import BACKBONE_LABELS, CELLS
 from recurformer.paper import TABLE2_BETAS as BETAS
-from recurformer.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)

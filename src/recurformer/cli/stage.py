@@ -31,11 +31,10 @@ from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from recurformer.files import atomic_path
+from recurformer.files import atomic_path, parse_yaml
 from recurformer.records import number_text
 from recurformer.study import Block
 from recurformer.study.block import Beta, Budget, Count, Index, Rate, Seed, reason_of, refusal
-from recurformer.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
     import pandas as pd

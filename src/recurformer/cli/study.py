@@ -13,11 +13,10 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from recurformer.cli.stage import argument, stage
-from recurformer.files import atomic_path, refuse_strange
+from recurformer.files import atomic_path, read_yaml, refuse_strange
 from recurformer.records import PACK, gpus_of, packed, read_record, runs_behind
 from recurformer.study import Block, Study, load_study
 from recurformer.study.block import inner_blocks
-from recurformer.yaml_files import read_yaml
 
 
 def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:

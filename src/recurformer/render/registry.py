@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from recurformer.yaml_files import read_yaml
+from recurformer.files import read_yaml
 
 
 @dataclass(frozen=True)
