@@ -7,11 +7,11 @@ from pathlib import Path
 
 from recurformer.cli.main import STAGES
 from recurformer.digest import code_digest
+from recurformer.files import read_yaml
 from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
+from recurformer.study.method import EQUAL_BYTES
 from recurformer.study.needs import Sizes, request
-from recurformer.study.recovery import EQUAL_BYTES
-from recurformer.files import read_yaml
 
 try:
     if workflow.is_main_process and not workflow.modifier.skip_configfile:

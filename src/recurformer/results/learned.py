@@ -11,7 +11,7 @@ import pandas as pd
 from recurformer.data.interval import mean_interval
 from recurformer.paper import CACHE_LENGTHS, CELLS, label
 from recurformer.results.frames import groups, require, require_values
-from recurformer.study.recovery import EQUAL_BYTES
+from recurformer.study.method import EQUAL_BYTES
 
 LEARNED = 0.95
 """Lowest fraction of right answers (hops, needles) of an original at which what was made of it is compared with it."""

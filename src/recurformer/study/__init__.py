@@ -34,11 +34,12 @@ from recurformer.study.method import (
     Profiling,
     RecencyRatio,
     RecencySettings,
+    Recipe,
+    Recovery,
     Selection,
     Training,
     Window,
 )
-from recurformer.study.recovery import Recipe, Recovery
 
 
 class Language(Block):
