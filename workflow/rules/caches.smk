@@ -59,12 +59,7 @@ use rule memory as cache_peak with:
         "<logs>/device/{backbone}/cache_peak.log",
     threads: 4
     params:
-        **stage(
-            "cache-peak",
-            settings="caches.sizes",
-            device=DEVICE["device"],
-            betas=config["betas"],
-        ),
+        **stage("cache-peak", settings="caches.sizes", betas=config["betas"]),
 
 
 # Nothing else runs beside it on the same machine.
@@ -76,11 +71,7 @@ use rule stage as speed with:
         "<logs>/device/{backbone}/speed.log",
     threads: workflow.cores or 4
     params:
-        **stage(
-            "speed",
-            settings="device_measurements.speed",
-            device=DEVICE["device"],
-        ),
+        **stage("speed", settings="device_measurements.speed"),
 
 
 rule device_measurements:

@@ -41,7 +41,6 @@ shell.prefix(
 ROOT = Path(str(workflow.current_basedir)).parents[1]
 RECORDED_FOLDER = os.path.relpath(ROOT / "recorded")
 DOWNLOADS = "resources/downloads"
-DEVICE = config["device_measurements"]
 # The settings on text of each backbone.
 LANGUAGE = {
     name: study.language.of(name).model_dump(mode="json")

@@ -44,9 +44,13 @@ MEASUREMENTS = {
     "cache": collect(CACHES, file="cache.csv"),
     "memory": collect(CACHES, file="memory.csv") + LONGEST,
     "cache_peak": collect(
-        "<results>/device/{backbone}/cache_peak.csv", backbone=DEVICE["backbones"]
+        "<results>/device/{backbone}/cache_peak.csv",
+        backbone=config["device_measurements"]["backbones"],
     ),
-    "bench": collect("<results>/device/{backbone}/bench.csv", backbone=DEVICE["timed"]),
+    "bench": collect(
+        "<results>/device/{backbone}/bench.csv",
+        backbone=config["device_measurements"]["timed"],
+    ),
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": HASHHOP,

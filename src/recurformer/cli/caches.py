@@ -13,13 +13,6 @@ if TYPE_CHECKING:
 BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="fractions of heads replaced")
 
 
-def _refuse_missing(device: str) -> None:
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch finds no CUDA device here")
-
-
 LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 
 
@@ -55,7 +48,6 @@ def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selec
 @stage(
     "cache sizes and peaks of full-size models, measured on a device",
     *(NAME, BETAS, seed("the weights and of the ranking of heads")),
-    argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: %(default)s"),
     rows="one row a unit, fraction and length",
     metrics=[
         Metric("cs", "ratio", by=["unit", "beta", "length"]),
@@ -65,15 +57,15 @@ def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selec
 )
 def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
     """Measure cache size and peak of a full-size model with random weights on a device (Tables 1, 2 and 4)."""
+    from recurformer.cli.checkpoints import device
     from recurformer.measure.prefills import measure_cache_peak
 
-    _refuse_missing(args.device)
     return measure_cache_peak(
         meta_backbone(backbone).config,
         args.name,
         args.betas,
         settings.lengths,
-        device=args.device,
+        device=device().partition(":")[0],
         memory_gib=settings.memory_gib,
         seed=args.seed,
         mamba=mamba.model_dump(),
@@ -85,16 +77,15 @@ def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamb
     "speed beside the original's, measured on a device",
     NAME,
     seed("the weights and of the ranking of heads"),
-    argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: %(default)s"),
     rows="one row a phase, fraction and length",
     metrics=[Metric("ratio", "ratio", by=["topic", "beta", "tokens"])],
     device="computes",
 )
 def speed(args: Namespace, settings: Speed, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
     """Time prefill and decoding of a model with random weights, converted and not (the figure `speed`)."""
+    from recurformer.cli.checkpoints import device
     from recurformer.measure.speed import measure_speed
 
-    _refuse_missing(args.device)
     return measure_speed(
         meta_backbone(backbone).config,
         args.name,
@@ -102,7 +93,7 @@ def speed(args: Namespace, settings: Speed, backbone: Backbone, mamba: Mamba) ->
         settings.lengths,
         decoded=settings.decoded,
         rounds=settings.rounds,
-        device=args.device,
+        device=device().partition(":")[0],
         seed=args.seed,
         mamba=mamba.model_dump(),
         progress=progress("round"),

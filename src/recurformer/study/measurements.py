@@ -247,8 +247,6 @@ class Speed(Block):
 class DeviceMeasurements(Block):
     """What is measured on the device itself, with random weights; by default nothing."""
 
-    device: Literal["cuda", "cpu"] = "cuda"
-    """Measured device. Of caches, cpu only shows that the rules run."""
     backbones: list[str] = []
     """Names in `backbones` whose cache sizes and peaks are measured, at `betas` and `caches.sizes`."""
     timed: list[str] = []
