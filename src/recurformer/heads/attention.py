@@ -128,24 +128,6 @@ Attention = Callable[[LayerInputs], Tensor]
 """Attends in one layer; returns (B, L, H, head_dim)."""
 
 
-@dataclass
-class _Batch:
-    """Attends in every layer of one forward pass; an `Attend` of the interface."""
-
-    attention: Attention
-    heads: list[Tensor]
-    samples: Tensor
-    tokens: Tensor
-    attended: bool = False
-
-    def __call__(self, layer: int, query: Tensor, *states: Any) -> Tensor:
-        heads = self.heads[layer]
-        if query.shape[1] != len(heads):
-            raise ValueError(f"layer {layer} attends with {query.shape[1]} query heads, its config says {len(heads)}")
-        self.attended = True
-        return self.attention(LayerInputs(layer, heads, self.samples, self.tokens, query, *states))
-
-
 def retained_heads(config: Any, layer: int) -> list[int]:
     """Query heads of `layer` that still attend, by their original index: all of them unless the model was converted."""
     replaced = set((getattr(config, "recurrent_heads", None) or {layer: ()})[layer])
@@ -221,12 +203,19 @@ def run_attention(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     heads = [torch.tensor(retained_heads(model.config, layer)) for layer in range(model.config.num_hidden_layers)]
-    reader = attending(model)
+    reader, attended = attending(model), set[int]()
     for start in range(0, samples, batch_size):
         rows = slice(start, min(start + batch_size, samples))
-        batch = _Batch(attention, heads, torch.arange(rows.start, rows.stop), tokens[rows].to(model.device))
-        reader.base_model(input_ids[rows].to(model.device), use_cache=False, attend=batch)
-        if any(map(len, heads)) and not batch.attended:
+        about = torch.arange(rows.start, rows.stop), tokens[rows].to(model.device)
+
+        def attend(layer: int, query: Tensor, *states: Any, about: tuple[Tensor, Tensor] = about) -> Tensor:
+            if query.shape[1] != (count := len(heads[layer])):
+                raise ValueError(f"layer {layer} attends with {query.shape[1]} query heads, its config says {count}")
+            attended.add(layer)
+            return attention(LayerInputs(layer, heads[layer], *about, query, *states))
+
+        reader.base_model(input_ids[rows].to(model.device), use_cache=False, attend=attend)
+        if any(map(len, heads)) and not attended:
             raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
         if progress is not None:
             progress(rows.stop, samples)

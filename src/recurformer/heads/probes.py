@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,25 +58,6 @@ class Repeated(NamedTuple):
     period: int
 
 
-class Probes(Protocol):
-    """Samples for one model; the same at every call.
-
-    A model of text looks words up; a small model that knows HashHop only looks hashes up, and that is its language too.
-    """
-
-    def lookups(self) -> Labelled:
-        """Samples whose labels must be looked up."""
-
-    def language(self) -> Labelled:
-        """The usual tokens of the model's inputs and predictions."""
-
-    def weighted(self) -> Weighted:
-        """Language, in which what must be looked up counts more: for prices."""
-
-    def repeats(self) -> Repeated:
-        """Random tokens, repeated."""
-
-
 def repeated_tokens(
     tokenizer: PreTrainedTokenizerBase, samples: int, period: int, repetitions: int, seed: int
 ) -> Repeated:
@@ -103,7 +84,7 @@ def single_tokens(tokenizer: PreTrainedTokenizerBase, needed: int) -> np.ndarray
 
 def key_value_samples(
     tokenizer: PreTrainedTokenizerBase, samples: int, pairs: int, questions: int, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Labelled:
     """Independent lists with questions: a model must look the answers up and cannot know them.
 
          apple: stone
@@ -121,8 +102,7 @@ def key_value_samples(
         seed: of all samples.
 
     Returns:
-        input_ids and labels, both int64 (samples, L). Labels are aligned with input_ids: the answers at their places,
-        -100 elsewhere.
+        int64; the labels are the answers at their places.
 
     Raises:
         ValueError: more questions than pairs, or a vocabulary with too few items.
@@ -143,7 +123,7 @@ def key_value_samples(
     prefix = np.tile(text_prefix(tokenizer), (samples, 1)).astype(np.int64)
     input_ids = np.concatenate([prefix, listed.reshape(samples, -1)], axis=1)
     labels = np.concatenate([np.full_like(prefix, IGNORED), labels.reshape(samples, -1)], axis=1)
-    return torch.from_numpy(input_ids), torch.from_numpy(labels)
+    return Labelled(torch.from_numpy(input_ids), torch.from_numpy(labels))
 
 
 def hidden_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, questions: int, seed: int = 0) -> Labelled:
@@ -185,7 +165,7 @@ def weighted(labelled: Labelled, needle_weight: float) -> Weighted:
 
 @dataclass(frozen=True)
 class TextProbes:
-    """Probes of a model that reads text."""
+    """Probes of a model that reads text: it looks words up. They are the same at every call."""
 
     tokenizer: PreTrainedTokenizerBase
     texts: Sequence[str]
@@ -195,7 +175,7 @@ class TextProbes:
     def lookups(self) -> Labelled:
         """Lists of words, see `key_value_samples`."""
         sizes = self.settings
-        return Labelled(*key_value_samples(self.tokenizer, sizes.samples, sizes.pairs, sizes.questions, self.seed))
+        return key_value_samples(self.tokenizer, sizes.samples, sizes.pairs, sizes.questions, self.seed)
 
     def language(self) -> Labelled:
         """Windows of the texts."""
@@ -218,7 +198,9 @@ class TextProbes:
 
 @dataclass(frozen=True)
 class HashHopProbes:
-    """Probes of a model that knows HashHop with one token a hash alone, no longer than its training samples."""
+    """Probes of a model that knows HashHop with one token a hash alone, no longer than its training samples: it looks
+    hashes up, and that is its language too.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     task: HashHopTask
@@ -247,3 +229,6 @@ class HashHopProbes:
         """See `repeated_tokens`; all repetitions together are as long as a sample of the task."""
         period = self.lookups().input_ids.shape[1] // self.settings.repetitions
         return repeated_tokens(self.tokenizer, self.settings.samples, period, self.settings.repetitions, self.seed)
+
+
+Probes = TextProbes | HashHopProbes

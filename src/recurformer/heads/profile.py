@@ -264,21 +264,6 @@ def band(scores: Tensor, window: int, group: int = 1) -> Tensor:
     return scores.as_strided(size, stride, scores.storage_offset() + keys - queries - window)
 
 
-class _RecencySums:
-    """Recency ratios of every sample and head for several windows, in float64; NaN where there is no head."""
-
-    def __init__(self, samples: int, layers: int, heads: int, windows: Sequence[int], exclude_first: bool):
-        self.windows, self.exclude_first = list(windows), exclude_first
-        self.ratios = torch.full((len(self.windows), samples, layers, heads), float("nan"), dtype=torch.float64)
-
-    def __call__(self, inputs: "LayerInputs") -> Tensor:
-        output, (by_distance, total) = attend_and_sum(inputs, max(self.windows), self.exclude_first)
-        recent = by_distance.cumsum(-1)[..., self.windows].movedim(-1, 0)  # (windows, B, H)
-        # 0 for a head without any attention beyond the first token; rounding may lead above 1
-        self.ratios[:, *inputs.place] = torch.where(total > 0, recent / total, 0.0).clamp(max=1.0).cpu()
-        return output
-
-
 def profile_heads(
     model: "PreTrainedModel",
     input_ids: Tensor,
@@ -345,7 +330,16 @@ def profile_windows(
         raise ValueError(f"threshold={threshold} must lie in [0, 1]: it is compared with a ratio")
     config = model.config
     heads = config.num_attention_heads
-    sums = _RecencySums(len(input_ids), config.num_hidden_layers, heads, windows, exclude_first)
+    size = len(windows), len(input_ids), config.num_hidden_layers, heads
+    ratios = torch.full(size, float("nan"), dtype=torch.float64)
+
+    def attend(inputs: "LayerInputs") -> Tensor:
+        output, (by_distance, total) = attend_and_sum(inputs, max(windows), exclude_first)
+        recent = by_distance.cumsum(-1)[..., list(windows)].movedim(-1, 0)  # (windows, B, H)
+        # 0 for a head without any attention beyond the first token; rounding may lead above 1
+        ratios[:, *inputs.place] = torch.where(total > 0, recent / total, 0.0).clamp(max=1.0).cpu()
+        return output
+
     sliding = sliding_layers(config)
     if sliding:
         print(
@@ -354,8 +348,8 @@ def profile_windows(
             file=sys.stderr,
             flush=True,
         )
-    run_attention(model, input_ids, sums, attention_mask, batch_size, progress)
-    sums.ratios[:, :, sliding] = float("nan")
+    run_attention(model, input_ids, attend, attention_mask, batch_size, progress)
+    ratios[:, :, sliding] = float("nan")
     settings: dict[str, Any] = {
         "threshold": threshold,
         "exclude_first": exclude_first,
@@ -363,4 +357,4 @@ def profile_windows(
         "tokens": int(lengths.max()),
         "sliding": tuple(sliding),
     }
-    return [HeadProfile(rr=rr, window=window, **settings) for window, rr in zip(windows, sums.ratios, strict=True)]
+    return [HeadProfile(rr=rr, window=window, **settings) for window, rr in zip(windows, ratios, strict=True)]

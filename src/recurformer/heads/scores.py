@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -131,36 +130,29 @@ def loss_rises(
     return rises
 
 
-class _Shares:
-    """Mean attention weight at some distances between query and key, of the queries after the first period.
-
-    They lead to the keys `shift` tokens after the earlier occurrences of the query's own token.
-    """
-
-    def __init__(self, samples: int, layers: int, heads: int, period: int, shift: int):
-        self.shares = torch.full((samples, layers, heads), float("nan"), dtype=torch.float64)
-        self.period, self.shift = period, shift
-
-    def __call__(self, block: AttentionBlock) -> None:
-        queries = torch.arange(block.start, block.stop, device=block.weights.device)[:, None]
-        earlier = torch.arange(block.stop, device=queries.device) - self.shift  # before the first key there is none
-        distance = queries - earlier
-        repeats = (distance % self.period == 0) & (distance > 0) & (earlier >= 0) & (queries >= self.period)
-        place = block.inputs.place
-        sums = (block.weights * repeats).sum((-1, -2), dtype=torch.float64)
-        before = self.shares[place] if block.start else 0.0
-        self.shares[place] = before + sums.cpu() / (block.inputs.query.shape[2] - self.period)
-
-
 def _share(model: PreTrainedModel, input_ids: Tensor, period: int, shift: int, progress: Progress) -> Tensor:
-    samples, length = input_ids.shape
+    """Mean attention weight, of the queries after the first period, on the keys `shift` tokens after the earlier
+    occurrences of the query's own token.
+    """
+    (samples, length), config = input_ids.shape, model.config
     if not 2 <= period < length:
         raise ValueError(f"period={period} must be at least 2 and below the {length} tokens of a sample")
-    config = model.config
-    shares = _Shares(samples, config.num_hidden_layers, config.num_attention_heads, period, shift)
-    watch_attention(model, input_ids, shares, progress=progress)
-    shares.shares[:, sliding_layers(config)] = float("nan")
-    return shares.shares.mean(0)
+    size = samples, config.num_hidden_layers, config.num_attention_heads
+    shares = torch.full(size, float("nan"), dtype=torch.float64)
+
+    def observe(block: AttentionBlock) -> None:
+        queries = torch.arange(block.start, block.stop, device=block.weights.device)[:, None]
+        earlier = torch.arange(block.stop, device=queries.device) - shift  # before the first key there is none
+        distance = queries - earlier
+        repeats = (distance % period == 0) & (distance > 0) & (earlier >= 0) & (queries >= period)
+        place = block.inputs.place
+        sums = (block.weights * repeats).sum((-1, -2), dtype=torch.float64)
+        before = shares[place] if block.start else 0.0
+        shares[place] = before + sums.cpu() / (length - period)
+
+    watch_attention(model, input_ids, observe, progress=progress)
+    shares[:, sliding_layers(config)] = float("nan")
+    return shares.mean(0)
 
 
 def echo_scores(model: PreTrainedModel, input_ids: Tensor, period: int, progress: Progress = None) -> Tensor:
@@ -195,10 +187,6 @@ def lookup_accuracy(model: PreTrainedModel, input_ids: Tensor, labels: Tensor) -
     return float((predictions == labels[:, 1:][labelled]).double().mean())
 
 
-def _nothing(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    return torch.zeros_like(query).transpose(1, 2)
-
-
 def retrieval_scores(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -227,7 +215,7 @@ def retrieval_scores(
             f"minimum_accuracy={minimum_accuracy}: list fewer pairs, or lower it"
         )
     print(f"retrieval: with all its heads the model looks up {accuracy:.0%} of the values", file=sys.stderr, flush=True)
-    return -loss_rises(model, input_ids, labels, _nothing, progress)
+    return -loss_rises(model, input_ids, labels, lambda query, *_: torch.zeros_like(query).transpose(1, 2), progress)
 
 
 def window_mask(length: int, window_tokens: int, sink_tokens: int) -> Tensor:
@@ -235,13 +223,6 @@ def window_mask(length: int, window_tokens: int, sink_tokens: int) -> Tensor:
     distance = torch.arange(length)[:, None] - torch.arange(length)
     near = (distance < window_tokens) | (torch.arange(length) < sink_tokens)
     return near & (distance >= 0)
-
-
-def _attend_to_window(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, visible: Tensor
-) -> Tensor:
-    visible = visible.to(query.device)
-    return causal_attention(query, key, value, visible if mask is None else mask & visible, scaling)
 
 
 def sensitivity_scores(
@@ -272,26 +253,14 @@ def sensitivity_scores(
         raise ValueError(
             f"sensitivity: window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens"
         )
-    windowed = partial(_attend_to_window, visible=window_mask(length, window_tokens, sink_tokens))
+    visible = window_mask(length, window_tokens, sink_tokens).to(model.device)
+
+    def windowed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+        return causal_attention(query, key, value, visible if mask is None else mask & visible, scaling)
+
     hidden_labels = labels.clone()
     hidden_labels[:, : visible_tokens + 1] = IGNORED
     return -loss_rises(model, input_ids, hidden_labels, windowed, progress)
-
-
-def _retrieval(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
-    return retrieval_scores(model, *probes.lookups(), settings.minimum_accuracy, progress)
-
-
-def _echo(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
-    return echo_scores(model, *probes.repeats(), progress)
-
-
-def _induction(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
-    return induction_scores(model, *probes.repeats(), progress)
-
-
-def _sensitivity(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
-    return sensitivity_scores(model, *probes.language(), settings.window_tokens, settings.sink_tokens, progress)
 
 
 def _price(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
@@ -304,9 +273,13 @@ def _price(model: PreTrainedModel, probes: Probes, settings: HeadScores, progres
 
 
 SCORES: dict[str, Callable[[PreTrainedModel, Probes, HeadScores, Progress], Tensor]] = {
-    "retrieval": _retrieval,
-    "echo": _echo,
-    "induction": _induction,
-    "sensitivity": _sensitivity,
+    "retrieval": lambda model, probes, settings, progress: retrieval_scores(
+        model, *probes.lookups(), settings.minimum_accuracy, progress
+    ),
+    "echo": lambda model, probes, _, progress: echo_scores(model, *probes.repeats(), progress),
+    "induction": lambda model, probes, _, progress: induction_scores(model, *probes.repeats(), progress),
+    "sensitivity": lambda model, probes, settings, progress: sensitivity_scores(
+        model, *probes.language(), settings.window_tokens, settings.sink_tokens, progress
+    ),
     "price": _price,
 }
