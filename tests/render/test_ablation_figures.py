@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from recurformer.render.figures_ablations import ABLATIONS
+from recurformer.render.figures import FIGURES
 from recurformer.render.panels import OURS, look_of
 from recurformer.results.scores import METHODS
 from tests.worlds import SELECTORS
@@ -66,7 +66,7 @@ def test_a_front_needs_intervals_that_tell_which_points_are_on_it(measurements):
     hops = hops[hops["model"] == "hashhop-llama"]
     more = pd.concat([hops.assign(sample=hops["sample"] + 32 * times) for times in range(20)], ignore_index=True)
     for frame, expected in ((hops, 0), (more, 1)):
-        (axes,) = ABLATIONS["ablation_pareto"](compared_hashhop=frame).axes
+        (axes,) = FIGURES["ablation_pareto"](compared_hashhop=frame).axes
         assert texts(axes).count("Pareto front") == expected
         assert len([line for line in axes.lines if line.get_linewidth() == 5]) == expected
 
@@ -75,7 +75,7 @@ def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measur
     frame = measurements["continuation"]
     ours = (frame["family"] == "mixer") & (frame["method"] == "mamba") & frame["trained"]
     worse = frame.assign(negative_log_likelihood=frame["negative_log_likelihood"].mask(ours, 32 * np.log(1e4)))
-    (axes,) = ABLATIONS["ablation_pareto"](continuation=worse).axes
+    (axes,) = FIGURES["ablation_pareto"](continuation=worse).axes
     assert axes.get_ylim()[1] < 100
     far = [(text.xy[0], text.get_text()) for text in axes.texts if ": " in text.get_text()]
     ratios = np.sort(frame.loc[ours, "ratio"].unique())
@@ -107,7 +107,7 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     assert line.get_ydata() == pytest.approx((sums["divergence"] / sums["tokens"]).to_numpy())
     assert first.get_yscale() == "log" and second.get_yscale() == "linear"
     untouched = measurements["continuation"].assign(trained=False)
-    assert "original" not in texts(ABLATIONS["frontier"](untouched).axes[0])
+    assert "original" not in texts(FIGURES["frontier"](untouched).axes[0])
 
 
 def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, measurements):
@@ -119,13 +119,13 @@ def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, me
         times = of_mixer["cost"] / of_mixer["tokens_cost"]
         assert sorted([*dearer.get_ydata(), *cheaper.get_ydata()]) == pytest.approx(sorted(times))
     with pytest.raises(ValueError, match="no mixer holds as many bytes"):
-        ABLATIONS["states"](rows.assign(tokens_cost=float("nan")))
+        FIGURES["states"](rows.assign(tokens_cost=float("nan")))
 
 
 def drawn_of_families(name: str, measurements: dict[str, pd.DataFrame], *families: str) -> Figure:
     frame = measurements["compared_hashhop"]
     chosen = frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")
-    return ABLATIONS[name](compared_hashhop=frame[chosen])
+    return FIGURES[name](compared_hashhop=frame[chosen])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_methods_are_not_compared_on_a_task_that_the_original_has_not_learned(
 ):
     weak = measurements[kind].copy()
     weak.loc[weak["family"] == "original", column] = value
-    figure = ABLATIONS[name](**{kind: weak})
+    figure = FIGURES[name](**{kind: weak})
     assert [text.get_text() for text in figure.axes[0].texts] == ["not-run"]
     assert not figure.axes[0].lines
     assert not figure.axes[0].images
@@ -187,7 +187,7 @@ def test_mixers_are_shown_trained_and_hollow_untrained(figures, measurements):
 
 def test_selectors_shows_each_selector_and_its_agreement(measurements):
     kinds = ("continuation", "head_scores")
-    figure = ABLATIONS["ablation_selectors"](**{kind: measurements[kind] for kind in kinds})
+    figure = FIGURES["ablation_selectors"](**{kind: measurements[kind] for kind in kinds})
     quality, _, correlation, overlap = figure.axes
     assert len(quality.lines) >= 2 + len(SELECTORS)
     (line,) = [line for line in quality.lines if line.get_marker() == "d"]

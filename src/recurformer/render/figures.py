@@ -17,8 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
 from recurformer.paper import CELLS, label
-from recurformer.render.figures_ablations import ABLATIONS
-from recurformer.render.figures_cache import speed
+from recurformer.render.figures_ablations import (
+    ablation_mixers,
+    ablation_needle,
+    ablation_ra_i,
+    ablation_selectors,
+    ablation_sizes,
+)
+from recurformer.render.figures_cache import ablation_granularity, ablation_pareto, frontier, speed, states
 from recurformer.render.figures_recovery import comes_back, equal_bytes, recovery, tradeoff
 from recurformer.render.style import (
     WIDTH,
@@ -418,6 +424,11 @@ def figure6(profile: pd.DataFrame) -> Figure:
     return figure
 
 
-PAPERS = (figure1, figure2, figure3, figure4, figure5, figure6)
-OWN = (recovery, comes_back, tradeoff, equal_bytes, speed)
-FIGURES: dict[str, Callable[..., Figure]] = {figure.__name__: figure for figure in PAPERS + OWN} | ABLATIONS
+FIGURES: dict[str, Callable[..., Figure]] = {
+    "figure1": figure1, "figure2": figure2, "figure3": figure3, "figure4": figure4, "figure5": figure5,
+    "figure6": figure6, "recovery": recovery, "comes_back": comes_back, "tradeoff": tradeoff,
+    "equal_bytes": equal_bytes, "speed": speed, "ablation_pareto": ablation_pareto, "frontier": frontier,
+    "states": states, "ablation_granularity": ablation_granularity, "ablation_selectors": ablation_selectors,
+    "ablation_mixers": ablation_mixers, "ablation_sizes": ablation_sizes, "ablation_needle": ablation_needle,
+    "ablation_ra_i": ablation_ra_i,
+}  # fmt: skip

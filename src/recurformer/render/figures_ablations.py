@@ -1,7 +1,6 @@
 """The figures that the paper's reviewers asked for."""
 
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from recurformer.paper import label
-from recurformer.render.figures_cache import ablation_granularity, ablation_pareto, frontier, states
 from recurformer.render.panels import (
     LOOKS,
     MARKERS,
@@ -323,17 +321,3 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
     notes.append("Numbers: per cent. Framed: the default, against which the others are compared.")
     add_note(figure, " ".join(notes))
     return figure
-
-
-ABLATIONS: dict[str, Callable[..., Figure]] = {
-    "ablation_pareto": ablation_pareto,
-    "frontier": frontier,
-    "states": states,
-    "ablation_granularity": ablation_granularity,
-    "ablation_selectors": ablation_selectors,
-    "ablation_mixers": ablation_mixers,
-    "ablation_sizes": ablation_sizes,
-    "ablation_needle": ablation_needle,
-    "ablation_ra_i": ablation_ra_i,
-}
-"""Name -> function of the kinds of measurements that it takes."""
