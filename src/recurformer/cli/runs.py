@@ -15,7 +15,7 @@ from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.render import read_ledger
+from recurformer.cli.render import LEDGER, read_ledger
 from recurformer.cli.stage import STAGES, argument, stage
 from recurformer.digest import functions_used
 from recurformer.records import ancestors, final_metrics, find_records, metrics_text, read_record, record_of, run_name
@@ -29,7 +29,7 @@ PLACES = ("results", "figures", "recorded")
 """The folders of studies and recordings."""
 MEASURING = frozenset({"heads", "measure", "evict", "train", "recover"})
 """The folders of the package whose functions measure."""
-LEDGERS = ("results/claims.json", "recorded/cpu/results/claims.json")
+LEDGERS = (LEDGER, f"recorded/cpu/{LEDGER}")
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

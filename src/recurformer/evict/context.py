@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from recurformer.heads.attention import ROWS
 from recurformer.heads.probes import Repeated
 
-ROWS = 128  # query rows whose weights exist at the same time
 PADDING = -1
 
 

@@ -17,12 +17,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from recurformer.heads.attention import Progress, attending, causal_attention, check_batch, logits_of, reading
+from recurformer.heads.attention import (
+    ROWS,
+    Progress,
+    attending,
+    causal_attention,
+    check_batch,
+    logits_of,
+    reading,
+)
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS, FULL_BITS, as_kept, packed_bytes
 
-ROWS = 128  # queries whose scores exist at the same time
 EVERY = 4  # one query in so many is read for the costs of bits
 HEAVY = 2.0  # predictions of so many times the mean weight are read always
 WORDS = 128  # tokens whose logits exist at the same time

@@ -12,6 +12,7 @@ from recurformer.paper import (
     BACKBONE_LABELS,
     PYRAMIDINFER_MINIMUM,
     PYRAMIDINFER_RATIO,
+    QUANTITIES,
     TABLE2_BETAS,
     label,
 )
@@ -23,7 +24,6 @@ from recurformer.results.cells import (
     CELLS,
     LAYOUTS,
     LINE,
-    QUANTITIES,
     SETTINGS,
     baseline_scores,
     cache_values,

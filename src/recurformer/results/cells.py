@@ -12,7 +12,6 @@ from recurformer.results.learned import why_h_gq_undecided
 from recurformer.results.scores import UNITS, estimate_quality, papers_method
 from recurformer.results.words import UNDECIDED
 
-QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
 LAYOUTS = {"official": "official layout", "paper": "appendix layout"}
 """Layout of HashHop -> its name in print. The first is judged: the second has a shortcut. Only hashes of its one chain
 occur twice, so counting tells the chain from the lone pairs without looking anything up.
