@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.claims import attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered
+from recurformer.claims import attention, caches, comparisons, numbers, quality, reach, recovered
 from recurformer.claims.claim import (
     ALLOWED_DROP,
     ALLOWED_RATIO,
@@ -46,7 +46,7 @@ REVIEWER = "reviewer"
 """The kind of what the reviewers asked: no claim of the paper, counted apart from those."""
 JUDGES = {
     module.__name__.rpartition(".")[2]: module
-    for module in (attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered)
+    for module in (attention, caches, comparisons, numbers, quality, reach, recovered)
 }
 WORDS = {
     "ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "LEARNED_MQAR": LEARNED_MQAR,
