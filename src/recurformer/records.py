@@ -84,17 +84,6 @@ def _accelerator() -> dict[str, str | int] | None:
     return {"name": torch.cuda.get_device_name(), "peak_memory_bytes": peak} if torch and peak else None
 
 
-def _scan_backends() -> list[str]:
-    """Names of the implementations of the selective scan that this process has used."""
-    scan = sys.modules.get("recurformer.model.scan")
-    return sorted(scan.used_backends) if scan else []
-
-
-def _lock_digest() -> str | None:
-    lock = Path(__file__).parents[2] / "requirements.lock"
-    return sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
-
-
 def peak_memory_bytes() -> int:
     """Largest resident size of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -246,7 +235,8 @@ def run_record(
     neither memory nor cpu_seconds, are those of all.
     """
     started, clock, processor_clock = datetime.now(UTC), time.perf_counter(), time.process_time()
-    tree, lock = _tree(), _lock_digest()
+    tree, locked = _tree(), Path(__file__).parents[2] / "requirements.lock"
+    lock = sha256(locked.read_bytes()).hexdigest() if locked.is_file() else None
     read = [{"path": str(file), "run": next(iter(runs_behind([file])), None)} for file in inputs] if path else []
     found: dict[str, Any] = {}
     token = RUNNING.set(str(path or ""))
@@ -256,6 +246,7 @@ def run_record(
         RUNNING.reset(token)
     if path is None:
         return
+    scan = sys.modules.get("recurformer.model.scan")
     record = {
         "run": str(uuid.uuid4()),
         "stage": stage,
@@ -270,7 +261,7 @@ def run_record(
         "versions": {"python": platform.python_version(), **_versions()},
         "host": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
         "accelerator": _accelerator(),
-        "scan": _scan_backends(),
+        "scan": sorted(scan.used_backends) if scan else [],
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(time.perf_counter() - clock, 2),
         "cpu_seconds": round(time.process_time() - processor_clock, 2),

@@ -7,7 +7,7 @@ import os
 import select
 import sys
 from argparse import Namespace
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -38,13 +38,6 @@ def _usage() -> str:
     width = max(map(len, STAGES))
     lines = [f"  {name:<{width}}  {stage.text}" for name, stage in STAGES.items()]
     return "\n".join(["usage: recurformer STAGE … | --help | --version", "", *lines, "", MORE])
-
-
-def _gpus(stage: Stage, processes: int) -> AbstractContextManager[None]:
-    """A GPU for each process of a stage that computes; none for a stage that only changes weights."""
-    return (
-        own_gpus(processes * (stage.device == "computes")) if stage.device in {"computes", "copies"} else nullcontext()
-    )
 
 
 def import_libraries() -> None:
@@ -104,7 +97,9 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
-    with _gpus(stage, processes):
+    # A GPU for each process of a stage that computes; none for a stage that only changes weights.
+    takes = stage.device in {"computes", "copies"}
+    with own_gpus(processes * (stage.device == "computes")) if takes else nullcontext():
         if processes > 1 and not is_launched():
             launch(argv, processes)
         else:
@@ -117,18 +112,13 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
     named = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     with run_record(path, stage.name, argv, named | flat(settings), inputs=inputs, outputs=outputs) as record:
-        _import_reader(*inputs, *outputs)
+        if any(path.endswith(".parquet") for path in (*inputs, *outputs)):
+            import_module("pyarrow")  # where it is not installed, this is said before any work
         if stage.device:
             import_libraries()
         record["metrics"] = stage.run(args, settings)
         if path and "distributed" in settings:
             record["training"] = described(args, settings, spread)
-
-
-def _import_reader(*paths: str) -> None:
-    """Raise ModuleNotFoundError before any work if what reads and writes these files is not installed."""
-    if any(path.endswith(".parquet") for path in paths):
-        import_module("pyarrow")
 
 
 def _message(error: Exception) -> str:

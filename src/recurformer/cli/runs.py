@@ -30,13 +30,7 @@ PLACES = ("results", "figures", "recorded")
 MEASURING = frozenset({"heads", "measure", "evict", "train", "recover"})
 """The folders of the package whose functions measure."""
 LEDGERS = (LEDGER, f"recorded/cpu/{LEDGER}")
-RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-def _embedded(path: Path) -> list[str]:
-    """The run ids that a figure or table carries in itself."""
-    text = path.read_bytes().decode("latin-1")
-    return list(dict.fromkeys(match.group() for match in RUN_ID.finditer(text)))
+RUN_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _ledger_claims(ledgers: Sequence[str]) -> list[dict[str, Any]]:
@@ -58,7 +52,9 @@ def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
     path = Path(target)
     if path.exists():
         beside = record_of(path)
-        found = [beside] if beside else _records_of_runs(_embedded(path)) if path.is_file() else []
+        found = [beside] if beside else []
+        if not found and path.is_file():  # a figure or table carries the ids of its runs in itself
+            found = _records_of_runs(list(dict.fromkeys(RUN_ID.findall(path.read_bytes().decode("latin-1")))))
         if not found:
             raise ValueError(f"{target}: no run record beside it names it, and no run id in it is known here")
         return found
@@ -315,14 +311,6 @@ def _one(target: str) -> dict[str, Any]:
     return described(places[0], _merged(found))
 
 
-def _print_difference(first: str, second: str) -> None:
-    from tabulate import tabulate
-
-    left, right = _one(first), _one(second)
-    rows = [[key, left.get(key), right.get(key)] for key in left | right if left.get(key) != right.get(key)]
-    print(tabulate(rows, headers=["", first, second], disable_numparse=True))
-
-
 @stage(
     "list the runs of a folder with their settings and final metrics, or compare two",
     argument(
@@ -345,7 +333,9 @@ def runs(args: Namespace) -> None:
     if first == "diff":
         if len(compared) != 2:
             raise ValueError(f"diff {' '.join(compared)}: give two runs")
-        _print_difference(*compared)
+        left, right = map(_one, compared)
+        rows = [[key, left.get(key), right.get(key)] for key in left | right if left.get(key) != right.get(key)]
+        print(tabulate(rows, headers=["", *compared], disable_numparse=True))
         return
     records = _records([first, *compared])
     frame = pd.DataFrame([row for *_, row in records], dtype=object)
@@ -369,17 +359,6 @@ def runs(args: Namespace) -> None:
     print(f"{len(shown)} of {len(records)} runs")
 
 
-def _tracked(records: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> list[TrackedRun]:
-    """The runs as trackers show them; one with a damaged curve is named and left out."""
-    runs = []
-    for place, record, _ in records:
-        try:
-            runs.append(TrackedRun.of(place, record))
-        except ValueError as error:
-            print(f"{error}; left out", file=sys.stderr)
-    return runs
-
-
 @stage(
     "import every run of a folder into a tracker",
     argument("folders", nargs="+", help="folders of a study's results and figures"),
@@ -387,10 +366,15 @@ def _tracked(records: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> list
 )
 def track(args: Namespace) -> None:
     """Import every run below some folders into a tracker. Importing again changes nothing."""
-    records = _records(args.folders)
+    records, tracked = _records(args.folders), list[TrackedRun]()
+    for place, record, _ in records:
+        try:
+            tracked.append(TrackedRun.of(place, record))
+        except ValueError as error:  # of a damaged curve
+            print(f"{error}; left out", file=sys.stderr)
     use_store()
     try:
-        new = TRACKERS[args.to](_tracked(records))
+        new = TRACKERS[args.to](tracked)
     except ImportError as error:
         raise ValueError(f"{args.to} is not installed here ({error}); docs/provenance.md says how") from None
     print(f"{args.to}: {new} new runs of {len(records)}")

@@ -29,27 +29,12 @@ def ra_i_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
     return profile.ra_i.double() + profile.mean_rr / (profile.shape[1] + 1)
 
 
-def mean_rr_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
-    """Mean recency ratio: the same idea without a threshold."""
-    return profile.mean_rr
-
-
-def random_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
-    """A random ranking, as a control."""
-    return random_ranking(*profile.shape, seed=seed)
-
-
-def inverse_ra_i_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
-    """The least recency-aware heads first: the opposite of the paper's choice."""
-    return -ra_i_scores(profile)
-
-
 # name -> f(profile, seed) -> scores (layers, heads), the highest is replaced first
 SELECTORS: dict[str, Callable[[HeadProfile, int], Tensor]] = {
     "ra_i": ra_i_scores,
-    "mean_rr": mean_rr_scores,
-    "random": random_scores,
-    "inverse_ra_i": inverse_ra_i_scores,
+    "mean_rr": lambda profile, seed: profile.mean_rr,  # the same idea without a threshold
+    "random": lambda profile, seed: random_ranking(*profile.shape, seed=seed),  # a control
+    "inverse_ra_i": lambda profile, seed: -ra_i_scores(profile),  # the opposite of the paper's choice
 }
 MEASURED = get_args(MeasuredScore)
 """Rankings whose scores need the model itself, not its profile: `recurformer.heads.scores` measures them."""

@@ -73,21 +73,13 @@ TEXTS = sorted({name for columns in COLUMNS.values() for name in columns} - {*ch
 """Columns of texts, also where one looks like something else: `NA`, `007` or, as RULER's metrics, `512`."""
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), keep_default_na=False, na_values=[""])
-
-
-def _read_jsonl(path: Path) -> pd.DataFrame:
-    """Types as they are written: pandas' own reader guesses others."""
-    return pd.DataFrame(map(json.loads, path.read_text("utf-8").splitlines()))
-
-
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": _read_csv,
-    ".jsonl": _read_jsonl,
+    ".csv": lambda path: pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), keep_default_na=False, na_values=[""]),
+    ".jsonl": lambda path: pd.DataFrame(map(json.loads, path.read_text("utf-8").splitlines())),
     ".parquet": pd.read_parquet,
 }
-"""Suffix of a measurement file -> what reads it."""
+"""Suffix of a measurement file -> what reads it. JSON keeps the types as they are written: pandas' own reader guesses
+others."""
 
 
 def read_frame(path: Path) -> pd.DataFrame:
