@@ -224,10 +224,6 @@ def profile_for(task, backbone):
     return f"<results>/{source}/{backbone}/profile.parquet"
 
 
-def ranking_profile(wildcards):
-    return profile_for(wildcards.task, wildcards.backbone)
-
-
 def profile_if_any(wildcards):
     """The profile that ranks the heads of a backbone, when the study makes one."""
     for task in ("language", "hashhop"):

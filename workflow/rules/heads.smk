@@ -75,7 +75,11 @@ use rule stage as profile_hashhop with:
 
 use rule stage as select with:
     input:
-        unpack(chosen_by),
+        unpack(
+            lambda wildcards: choosing(
+                wildcards.task, wildcards.backbone, wildcards.by
+            )
+        ),
     output:
         heads="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.json",
         record="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.run.json",
@@ -123,7 +127,7 @@ use rule stage as pool_kv with:
 use rule stage as head_scores with:
     input:
         checkpoint=base_checkpoint,
-        profile=ranking_profile,
+        profile=lambda wildcards: profile_for(wildcards.task, wildcards.backbone),
         articles=probed_text,
     output:
         rows="<results>/{task}/{backbone}/head_scores.parquet",

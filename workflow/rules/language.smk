@@ -44,7 +44,9 @@ use rule train_text as pretrain_text with:
 use rule stage as recover with:
     input:
         checkpoint=text_checkpoint,
-        heads=papers_heads,
+        heads=lambda wildcards: heads_of(
+            wildcards.backbone, papers(float(wildcards.beta), int(wildcards.seed))
+        ),
         articles="<results>/corpus/articles.parquet",
     output:
         trained=directory(
@@ -87,7 +89,7 @@ use rule stage as perplexity with:
             "perplexity",
             settings="language.perplexity",
             window=window_of,
-            mixer=changed_mixer,
+            mixer=lambda wildcards: Subject.parse(wildcards.change).name or None,
             beta=changed_beta,
         ),
 
@@ -163,7 +165,9 @@ use rule needle as ablation_lm_eval with:
         **stage(
             "ablation-lm-eval",
             settings=lm_eval_task,
-            hashhop=hashhop_if_asked,
+            hashhop=lambda wildcards: (
+                config["hashhop"]["task"] if wildcards.evaluated == "hashhop" else {}
+            ),
             change=change_of("language"),
         ),
 

@@ -111,11 +111,6 @@ def by_mixer(task):
                 yield Subject("replaced", mixer, "ra_i", unit)
 
 
-def half_of(betas):
-    """The share nearest to half of the heads."""
-    return min(betas, key=lambda beta: abs(beta - COMMON_BETA))
-
-
 def by_selector(changed):
     """Other heads replaced, by one mixer."""
     mixer = changed["selected"]
@@ -135,13 +130,15 @@ def compared(task, backbone=None):
     changed = ABLATIONS[task]
     on_text = task == "language"
     untouched, alike = ORIGINALS
+    nearest = sorted(changed["matched"], key=lambda beta: abs(beta - COMMON_BETA))[:1]
     return [
         *([untouched] if on_text else []),
         *([alike] if changed["trained"] or not on_text else []),
         *(Subject("evicted", method) for method in ABLATIONS["evictions"]),
         *(
-            Subject("combined", method, beta=half_of(changed["matched"]))
+            Subject("combined", method, beta=beta)
             for method in changed["retained"]
+            for beta in nearest
         ),
         *(recovered_subjects(backbone, shown=True) if on_text else []),
         *by_mixer(task),
@@ -262,21 +259,10 @@ def heads_of(backbone, subject):
     return f"<results>/language/{backbone}/heads/{choice}/heads.json"
 
 
-def papers_heads(wildcards):
-    subject = papers(float(wildcards.beta), int(wildcards.seed))
-    return heads_of(wildcards.backbone, subject)
-
-
 def replaced_heads(wildcards):
     """The heads of a subject that replaces some."""
     subject = Subject.parse(wildcards.change)
     return heads_of(wildcards.backbone, subject) if subject.kind == "heads" else []
-
-
-def changed_mixer(wildcards):
-    """What replaces them."""
-    subject = Subject.parse(wildcards.change)
-    return subject.name if subject.kind == "heads" else None
 
 
 def changed_beta(wildcards):
@@ -340,10 +326,6 @@ def choosing(task, backbone, by):
     }
 
 
-def chosen_by(wildcards):
-    return choosing(wildcards.task, wildcards.backbone, wildcards.by)
-
-
 def choice_of_heads(wildcards):
     """The choice of heads other than the study's own."""
     choice = {"by": wildcards.by, "unit": wildcards.unit}
@@ -360,8 +342,3 @@ def lm_eval_task(wildcards):
     """The settings of one task of lm-eval alone."""
     tasks = Tasks(**LANGUAGE[wildcards.backbone]["tasks"])
     return tasks.alone(wildcards.evaluated).model_dump(mode="json")
-
-
-def hashhop_if_asked(wildcards):
-    """HashHop's sizes, for lm-eval's task of that name alone."""
-    return config["hashhop"]["task"] if wildcards.evaluated == "hashhop" else {}
