@@ -4,13 +4,14 @@ Each block is also the settings of one command, which takes them as `--settings`
 models.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from recurformer.data.sizes import HASH_VOCABULARY, HashHopTokenSizes
 from recurformer.study.ablations import Ablations, Change, Continuation, MixerPrices, Needle, Prices, Turns
-from recurformer.study.agreement import check_agreement
 from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, refusal
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
@@ -31,6 +32,7 @@ from recurformer.study.method import (
     Distributed,
     HeadScores,
     Mamba,
+    MeasuredScore,
     Profiling,
     RecencyRatio,
     RecencySettings,
@@ -166,9 +168,169 @@ class Study(Block):
 
     @model_validator(mode="after")
     def blocks_agree(self) -> Self:
-        """Check that the blocks fit each other."""
-        check_agreement(self)
+        """Check that the blocks fit each other: each of `RULES` names the key which the others do not allow."""
+        for check in RULES:
+            check(self)
         return self
+
+
+# Rules between the blocks. A study that breaks one would fail late, or show something else than it says. What a single
+# job refuses at once in one line has no rule here.
+
+
+def _name(study: Study) -> None:
+    """The folders of the default study lie beside those of the others."""
+    folders = "ablations backbones bench caches corpus device hashhop language logs mqar tables tracking"
+    if study.study.lower() in folders.split():
+        raise ValueError(f"study: {study.study!r} is the name of a folder of the default study; choose another")
+    if "." in study.study:
+        raise ValueError(f"study: {study.study!r} could be a file of the default study; leave out the dot")
+
+
+def _random_backbones(study: Study) -> None:
+    """A random backbone knows nothing until it is trained, and no text to be profiled on."""
+    for name in study.hashhop.backbones:
+        missing = [key for key in ("pretraining", "profiling") if getattr(study.hashhop, key) is None]
+        if missing and name in study.backbones and study.backbones[name].source == "random":
+            raise ValueError(f"hashhop.{missing[0]}: this key is missing; {name!r} is random and needs it")
+
+
+def _known(study: Study, key: str, name: str) -> Backbone:
+    if name not in study.backbones:
+        names = ", ".join(sorted(study.backbones))
+        raise ValueError(f"{key}: {name!r} has no entry in backbones (there are: {names})")
+    return study.backbones[name]
+
+
+def _backbones(study: Study) -> None:
+    """Every name of a backbone has an entry."""
+    for name in study.language.own:
+        _known(study, "language.own", name)
+    for name in study.language.sink_heads:
+        if name not in study.language.backbones:
+            raise ValueError(f"language.sink_heads: {name!r} is not in language.backbones; add it there")
+    for name in study.caches.measured:
+        if name not in study.caches.backbones:
+            raise ValueError(f"caches.measured: {name!r} is not in caches.backbones; add it there")
+    for name in study.device_measurements.timed:
+        _known(study, "device_measurements.timed", name)
+    shapes = ("caches", "device_measurements")
+    for block in ("language", "hashhop", *shapes):
+        for name in getattr(study, block).backbones:
+            if _known(study, f"{block}.backbones", name).source == "shape" and block not in shapes:
+                raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
+
+
+def _batches(study: Study) -> None:
+    """Every process of a distributed training gets the same number of samples in every pass."""
+    for name, spread in study.distributed.items():
+        _known(study, "distributed", name)
+        parts = spread.processes * spread.gradient_accumulation
+        for task, block in (("language", study.language.of(name)), ("hashhop", study.hashhop)):
+            if name in block.backbones and block.training and block.training.batch_size % parts:
+                raise ValueError(
+                    f"distributed.{name}: processes times gradient_accumulation is {parts};"
+                    f" choose a divisor of {task}.training.batch_size {block.training.batch_size}"
+                )
+
+
+def _originals(study: Study) -> None:
+    """Ablations have a profile, and on HashHop the original, trained likewise, to be compared with."""
+    for task in ("language", "hashhop"):
+        for name in getattr(study.ablations, task).backbones:
+            if name not in getattr(study, task).backbones:
+                raise ValueError(f"ablations.{task}.backbones: {name!r} is not in {task}.backbones; add it there")
+    seeds = [("language", study.language.of(name).seeds) for name in study.language.backbones]
+    for task, named in [("hashhop", study.hashhop.seeds), *seeds]:
+        if named and study.seed not in named:
+            raise ValueError(
+                f"{task}.seeds: {named} lack the study's seed {study.seed}, which baselines and ablations have; add it"
+            )
+    if 0 not in study.betas:
+        raise ValueError("betas: ablations on HashHop are compared with beta = 0 after the same training; add 0.0")
+
+
+def _choice_of_heads(study: Study) -> None:
+    """Rankings of heads are measured where the choice needs them, and some heads are replaced."""
+    for key, selection in (("selection", study.selection), ("mqar.task.selection", study.mqar.task.selection)):
+        if selection.by in get_args(MeasuredScore):
+            raise ValueError(
+                f"{key}.by: {selection.by!r} is measured for ablations only; choose ra_i, mean_rr or a control here"
+            )
+    if study.selection.scope == "layer" and (study.ablations.language.layers or study.ablations.hashhop.layers):
+        raise ValueError("selection.scope: ablations of whole layers rank all of them; choose 'global'")
+    for name in study.language.backbones:
+        block = study.language.of(name)
+        changed = study.ablations.language if name in study.ablations.language.backbones else None
+        if block.training is None and (block.betas or (changed and (changed.trained or changed.kv_heads))):
+            raise ValueError(f"language.training: this key is missing; {name!r} is trained and needs it")
+    if not any(any(study.language.of(name).betas) for name in study.language.backbones):
+        raise ValueError("language.betas: Figure 1 needs a model with replaced heads; add a fraction above 0")
+
+
+def _tokenizers(study: Study) -> None:
+    """A random backbone has the tokenizer of its task."""
+    for name in study.language.backbones:
+        if study.backbones[name].tokenizer == "hash":
+            raise ValueError(f"language.backbones: {name!r} reads hashes, not text; give it tokenizer byte or bpe")
+    task = study.hashhop.task
+    for name in study.hashhop.backbones:
+        if study.backbones[name].tokenizer != "hash":
+            continue
+        if task.form == "text":
+            raise ValueError(f"hashhop.task.form: {name!r} reads hashes, not text; choose form tokens")
+        vocabulary = study.backbones[name].vocabulary or HASH_VOCABULARY
+        if vocabulary != task.vocabulary:
+            raise ValueError(
+                f"backbones.{name}.vocabulary: {vocabulary} is not the {task.vocabulary} of hashhop.task;"
+                " make them the same"
+            )
+
+
+def _windows(study: Study) -> None:
+    """A window as long as its sample would make every head recency-aware."""
+    longest = max(study.ablations.recency.windows)
+    tokens = min(study.language.of(name).profiling.tokens for name in study.ablations.language.backbones)
+    if longest >= tokens:
+        raise ValueError(
+            f"ablations.recency.windows: {longest} must be below the {tokens} tokens of language.profiling"
+        )
+    sizes = study.hashhop.task.sizes(study.hashhop.evaluation.variants[0])
+    if study.hashhop.profiling and isinstance(sizes, HashHopTokenSizes):
+        window = study.hashhop.profiling.window
+        if window >= sizes.length:
+            raise ValueError(f"hashhop.profiling.window: {window} must be below the {sizes.length} tokens of a sample")
+
+
+def _recoveries(study: Study) -> None:
+    """Recipes have names of their own, and models with a recovery curve are trained in one process."""
+    blocks = {name: study.language.of(name) for name in study.language.backbones}
+    if not any(block.recovery for block in blocks.values()):
+        return
+    for backbone, language in blocks.items():
+        if language.recovery is None:
+            raise ValueError(
+                f"language.recovery: {backbone!r} has none, but others measure curves; give it to all or none"
+            )
+        if backbone in study.distributed:
+            raise ValueError(f"language.recovery: {backbone!r} is trained by several processes, which measure no curve")
+        for name, arm in language.recovery.arms.items():
+            if language.training is None:
+                raise ValueError(f"language.training: this key is missing; recovery.arms.{name} needs it")
+            key, batch = f"language.recovery.arms.{name}", language.training.batch_size
+            if name in {"original", "paper"}:
+                raise ValueError(f"{key}: this is the name of a training of its own; choose another")
+            steps = arm.steps or language.training.steps
+            if arm.transfer_steps + ceil(arm.calibrate_windows / batch) > steps:
+                raise ValueError(
+                    f"{key}: the closed form and transfer take more than its {steps} steps of {batch} windows"
+                )
+
+
+RULES: tuple[Callable[[Study], None], ...] = (
+    _name, _random_backbones, _backbones, _batches, _originals, _choice_of_heads, _tokenizers, _windows, _recoveries,
+)  # fmt: skip
+"""In this order: the later ones rely on the earlier ones."""
 
 
 def load_study(settings: Mapping[str, Any]) -> Study:
