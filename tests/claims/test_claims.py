@@ -6,14 +6,15 @@ from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, TESTED, ideal, judged,
 from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, fact_of
 from recurformer.claims.ledger import REVIEWER, decide
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.render.figures_ablations import ABLATIONS
+from recurformer.render.registry import REGISTRY
 from tests.worlds import world
 
 
 def test_every_printed_number_every_statement_and_every_figure_of_the_ablations_is_a_claim():
     asked = {f"reviewer/{name}": one.figure for name, one in QUESTIONS.items() if one.claim}
     assert {claim.id for claim in CLAIMS.values() if claim.kind == REVIEWER} == set(asked)
-    assert set(ABLATIONS) - {"frontier"} <= set(asked.values())
+    drawn = {name for name, entry in REGISTRY["figures"].items() if entry.part in {"ablations", "prices"}}
+    assert drawn - {"frontier"} <= set(asked.values())
     assert len(CLAIMS) == len(CELLS) + len(NUMBERS) + len(STATEMENTS) + len(asked)
     assert len(CELLS) == 138
     for claim in CLAIMS.values():
