@@ -19,9 +19,10 @@ def adapted(tmp_path_factory):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Runs draw no pictures, as without matplotlib, and time models once: half of their time goes into that."""
+    """Runs draw no pictures, as without matplotlib, time models once, and count caches of short texts."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr("recurformer.recover.adapt.REPETITIONS", 1)
+    monkeypatch.setattr("recurformer.recover.adapt.CACHE_LENGTHS", {"short": 100, "longer": 400})
 
 
 @pytest.fixture
