@@ -114,44 +114,33 @@ def importer(request):
 
 
 def test_all_runs_of_a_folder_are_there_once_however_often_they_are_imported(train, importer, tmp_path):
+    """Also one whose result was replaced meanwhile: as it is now."""
+    train(tmp_path, name="a", beta=0.0)
+    for beta, count in ((0.0, 2), (1.0, 1)):
+        train(tmp_path, name="b", beta=beta)
+        assert f": {count} new runs of 2" in importer(tmp_path, read=False)
+    said, runs = importer(tmp_path)
+    assert ": 0 new runs of 2" in said
+    assert sorted(runs) == ["a", "b"]
     for name, beta in (("a", 0.0), ("b", 1.0)):
-        train(tmp_path, name=name, beta=beta)
-    for count in (2, 0):
-        said, runs = importer(tmp_path)
-        assert f": {count} new runs of 2" in said
-        assert sorted(runs) == ["a", "b"]
-        for name, beta in (("a", 0.0), ("b", 1.0)):
-            record = json.loads((tmp_path / f"results/{name}/run.json").read_text())
-            steps, metrics, settings = runs[name]
-            assert steps == [2, 4, 6] and float(settings["beta"]) == beta
-            assert {key: metrics[key] for key in record["metrics"]} == record["metrics"]
-            assert metrics["peak_memory_mib"] > 50
+        record = json.loads((tmp_path / f"results/{name}/run.json").read_text())
+        steps, metrics, settings = runs[name]
+        assert steps == [2, 4, 6] and float(settings["beta"]) == beta
+        assert {key: metrics[key] for key in record["metrics"]} == record["metrics"]
+        assert metrics["peak_memory_mib"] > 50
 
 
 def test_studies_that_share_a_store_leave_each_others_runs(train, importer, tmp_path, monkeypatch):
+    """And two records of one name stay."""
     monkeypatch.setenv("SHARED", str(tmp_path / "shared"))
     folders = [tmp_path / "one's", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
         train(folder)
-    for folder, new in ((folders[0], 1), (folders[1], 1), (folders[0], 0)):
-        assert f": {new} new runs of 1" in importer(folder, read=False)
-
-
-def test_two_records_of_one_name_stay(train, importer, tmp_path):
-    train(tmp_path)
-    record = json.loads((tmp_path / "results/a/run.json").read_text())
-    (tmp_path / "results/a.run.json").write_text(json.dumps(record | {"run": "other"}))
-    for count in (2, 0):
-        assert f": {count} new runs of 2" in importer(tmp_path, read=False)
-
-
-def test_a_run_whose_result_was_replaced_is_replaced(train, importer, tmp_path):
-    for beta in (0.0, 1.0):
-        train(tmp_path, beta=beta)
-        _, runs = importer(tmp_path)
-    ((_, _, settings),) = runs.values()
-    assert float(settings["beta"]) == 1.0
+    record = json.loads((folders[0] / "results/a/run.json").read_text())
+    (folders[0] / "results/a.run.json").write_text(json.dumps(record | {"run": "other"}))
+    for folder, new, count in ((folders[0], 2, 2), (folders[1], 1, 1), (folders[0], 0, 2)):
+        assert f": {new} new runs of {count}" in importer(folder, read=False)
 
 
 def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_path):
