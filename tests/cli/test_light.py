@@ -11,10 +11,13 @@ from tests.test_architecture import SUITE as PACKAGES
 
 WITHOUT = f"import sys\nsys.modules.update(dict.fromkeys({sorted(PACKAGES)}))\n"
 """Of a module that is None in there, Python says that it is not installed."""
+LINE = "=" * 20
 
 
-def run(*words, said=None):
-    code = f"{WITHOUT}from recurformer.cli.main import main\nsys.exit(main({[str(word) for word in words]}))"
+def run(*commands, said=None):
+    """Commands in one process, each of which begins with a line; it ends by the highest of their exit codes."""
+    code = f"{WITHOUT}from recurformer.cli.main import main\n"
+    code += f"sys.exit(max(print({LINE!r}) or main(words) for words in {commands}))"
     command = [sys.executable, "-c", code]
     return subprocess.run(command, input=said, capture_output=True, text=True, check=False)
 
@@ -22,29 +25,26 @@ def run(*words, said=None):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_model_is_adapted_and_answers(tmp_path):
-    write_world(tmp_path)
-    texts = sorted(tmp_path.glob("text*.txt"))
-    out = tmp_path / "out"
-    answer = run("adapt", tmp_path / "backbone", out, "--cache", "0.6", "--tokens", "64", "--text", *texts)
+    texts, out = write_world(tmp_path), str(tmp_path / "out")
+    adapt = ["adapt", str(tmp_path / "backbone"), out, "--cache", "0.6", "--tokens", "64", "--text", *texts]
+    answer = run(adapt, ["chat", out, "--tokens", "4"], said="Hello\n")
     assert answer.returncode == 0, answer.stderr
-    assert f"README.md but no pictures ({SUITE} " in answer.stdout
-    assert not list(out.glob("*.png")) and ".png" not in (out / "README.md").read_text()
-    answer = run("chat", out, "--tokens", "4", said="Hello\n")
-    assert answer.returncode == 0 and len(answer.stdout.splitlines()) > 1, answer.stderr
+    _, adapting, answering = answer.stdout.split(f"{LINE}\n")
+    assert f"README.md but no pictures ({SUITE} " in adapting and len(answering.splitlines()) > 1
+    assert not list(tmp_path.glob("out/*.png")) and ".png" not in (tmp_path / "out/README.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "package"),
-    [
-        (["figure", "figure4", "measured.csv", "--out", "figure4.svg"], "matplotlib"),
-        (["prices", "model", "prices.parquet", "--articles", "articles.parquet", "--name", "one"], "pyarrow"),
-        (["adapt", "model", "out", "--text", "owner/name"], "datasets"),
-    ],
-)
-def test_the_extra_is_named_before_any_work(words, package, tmp_path, monkeypatch):
+def test_the_extra_is_named_before_any_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "measured.csv").write_text("a\n1\n")
-    answer = run(*words)
-    name = words[0]
+    needs = {
+        "figure": ("matplotlib", ["figure4", "measured.csv", "--out", "figure4.svg"]),
+        "prices": ("pyarrow", ["model", "prices.parquet", "--articles", "articles.parquet", "--name", "one"]),
+        "adapt": ("datasets", ["model", "out", "--text", "owner/name"]),
+    }
+    answer = run(*([name, *words] for name, (_, words) in needs.items()))
     assert answer.returncode == 1
-    assert answer.stderr == f"recurformer {name}: needs the package {package}, which is not installed: {SUITE}\n"
+    assert answer.stderr.splitlines() == [
+        f"recurformer {name}: needs the package {package}, which is not installed: {SUITE}"
+        for name, (package, _) in needs.items()
+    ]
