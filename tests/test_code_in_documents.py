@@ -93,6 +93,7 @@ def names(tmp_path, monkeypatch):
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(variable, "1")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("recurformer.recover.adapt.CACHE_LENGTHS", {"short": 100, "longer": 400})
     return {"dataset": Rows(), "long_texts": texts}
 
 
