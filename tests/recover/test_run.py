@@ -11,6 +11,7 @@ from scipy.stats import ttest_1samp
 
 from recurformer import convert
 from recurformer.data.datasets import WindowDataset
+from recurformer.recover import pair
 from recurformer.recover.adapt import quality_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.pair import quality_rows
@@ -132,8 +133,14 @@ def test_more_windows_than_there_are(original, tmp_path):
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_each_window_is_measured_over_its_predicted_tokens(changed):
-    original = make_backbone("llama_gqa_tied")
+@pytest.mark.parametrize(
+    ("backbone", "settings"),
+    [("llama_gqa_tied", {}), ("granite", {}), ("gemma3_text", {"final_logit_softcapping": 5.0})],
+)
+def test_each_window_is_measured_over_its_predicted_tokens(backbone, settings, changed, monkeypatch):
+    """Of pieces of a window, whose logits are the model's own."""
+    monkeypatch.setattr(pair, "PLACES", 4)
+    original = make_backbone(backbone, **settings)
     model = convert(original, HEADS["mixed"], **MAMBA).eval() if changed else original
     rows = quality_rows(original, model, tokens(3, 12))
     assert rows.window.tolist() == [0, 1, 2] and set(rows.predicted) == {11}

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from recurformer.heads.attention import logits_of
 from recurformer.measure.language import divergence
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.config import MODEL_TYPE_PREFIX
 
 Progress = Callable[[int, int], None] | None
 """Called with (done, all)."""
+PLACES = 128
+"""Tokens whose logits exist at the same time: with Gemma's vocabulary those of a long window would fill the memory."""
 SAME = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
 
 
@@ -106,6 +109,11 @@ def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     return (wrong / torch.linalg.vector_norm(targets @ weight.mT)) ** 2
 
 
+def _last_states(model: Any, window: Tensor) -> Tensor:
+    """Return what the language-model head reads of a window (L,): (L, hidden)."""
+    return model.base_model(window[None], use_cache=False).last_hidden_state[0]
+
+
 @torch.no_grad()
 def quality_rows(
     original: PreTrainedModel,
@@ -130,13 +138,18 @@ def quality_rows(
     """
     rows, stops = [], [*edges, windows.shape[1]]
     for number, window in enumerate(windows.to(model.device)):
-        ours = model(window[None], use_cache=False).logits[0, :-1]
-        theirs = ours if model is original else original(window[None], use_cache=False).logits[0, :-1]
+        ours = _last_states(model, window)
+        theirs = ours if model is original else _last_states(original, window)
         for start, stop in pairwise([1, *stops]):
-            part = slice(start - 1, stop - 1)  # of the places that predict
-            likelihood = F.cross_entropy(ours[part].float(), window[start:stop]).item()
-            apart = divergence(ours[part], theirs[part]).mean().item()
-            rows.append((number, stop - start, likelihood, apart, stop))
+            sums = torch.zeros(2, dtype=torch.float64, device=window.device)
+            for begin in range(start, stop, PLACES):
+                end = min(begin + PLACES, stop)
+                part = slice(begin - 1, end - 1)  # of the places that predict
+                said = logits_of(model, ours[part])
+                expected = said if model is original else logits_of(original, theirs[part])
+                sums[0] += F.cross_entropy(said.float(), window[begin:end], reduction="sum")
+                sums[1] += divergence(said, expected).sum()
+            rows.append((number, stop - start, *(sums / (stop - start)).tolist(), stop))
         if progress is not None:
             progress(number + 1, len(windows))
     frame = pd.DataFrame(rows, columns=["window", "predicted", "negative_log_likelihood", "divergence", "stop"])
