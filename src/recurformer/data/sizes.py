@@ -21,8 +21,34 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "eos_token_id": (2, 151643, 151643, 2),
     "pad_token_id": (None, None, None, 2),
 }
-PUBLISHED = {name: {key: values[n] for key, values in _VALUES.items()} for n, name in enumerate(_MODELS)}
-"""Shapes of the paper's backbones and of SmolLM2, as the config.json that their authors publish has them."""
+PUBLISHED: dict[str, dict[str, Any]] = {
+    name: {key: values[n] for key, values in _VALUES.items()} for n, name in enumerate(_MODELS)
+}
+PUBLISHED["gemma3-270m"] = {
+    "architecture": "gemma3_text",
+    "hidden_size": 640,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,  # the last of so many layers sees all tokens
+    "vocab_size": 262144,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+    "rope_local_base_freq": 10_000.0,
+    "tie_word_embeddings": True,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+"""Shapes of the paper's backbones, SmolLM2 and Gemma 3, as the config.json that their authors publish has them."""
+
+IN_WHEELS = ("smollm2-135m", "gemma3-270m")
+"""Shapes of which the package index has a model with weights."""
 
 LETTERS = 52
 """Letters of which hashes in text are made."""

