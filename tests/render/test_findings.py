@@ -25,8 +25,9 @@ from recurformer.results.scores import papers_method
 from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]
-FINDINGS, README, RECOVERY = (
-    " ".join((ROOT / page).read_text().split()) for page in ("docs/findings.md", "README.md", "docs/recovery-study.md")
+FINDINGS, README, RECOVERY, ADAPT = (
+    " ".join((ROOT / page).read_text().split())
+    for page in ("docs/findings.md", "README.md", "docs/recovery-study.md", "docs/adapt.md")
 )
 
 
@@ -245,6 +246,15 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
     seconds = json.loads((ROOT / "recorded/adapt.json").read_text())["seconds"]  # of all parts: it was resumed once
     assert f"The run took {sum(seconds.values()) / 60:.0f} minutes beside" in README and not run["git"]["dirty"]
     assert f"and {run['peak_memory_bytes'] / 1e9:.1f} GB of memory at its peak" in README
+
+
+@pytest.mark.parametrize(("name", "row"), [("adapt-qwen3-random", "| 596,049,920 | 512 | 2 |")])
+def test_what_an_adaptation_takes_is_recorded(name, row):
+    run = json.loads((ROOT / f"recorded/{name}.run.json").read_text())
+    peak = run["peak_memory_bytes"]
+    assert f"{row} {run['seconds'] / 60:.0f} | {peak / 1e9:.1f} |" in ADAPT and not run["git"]["dirty"]
+    parameters = int(row.split()[1].replace(",", ""))
+    assert f"took {peak / parameters:.1f} bytes a parameter in all" in ADAPT
 
 
 def test_what_is_said_of_the_gpu_is_recorded():
