@@ -248,13 +248,31 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
     assert f"and {run['peak_memory_bytes'] / 1e9:.1f} GB of memory at its peak" in README
 
 
-@pytest.mark.parametrize(("name", "row"), [("adapt-qwen3-random", "| 596,049,920 | 512 | 2 |")])
-def test_what_an_adaptation_takes_is_recorded(name, row):
-    run = json.loads((ROOT / f"recorded/{name}.run.json").read_text())
-    peak = run["peak_memory_bytes"]
-    assert f"{row} {run['seconds'] / 60:.0f} | {peak / 1e9:.1f} |" in ADAPT and not run["git"]["dirty"]
-    parameters = int(row.split()[1].replace(",", ""))
-    assert f"took {peak / parameters:.1f} bytes a parameter in all" in ADAPT
+def test_what_an_adaptation_takes_is_recorded():
+    rows = {"adapt-gemma3": "| 268,098,176 | 2,048 | 7 |", "adapt-qwen3-random": "| 596,049,920 | 512 | 2 |"}
+    for name, row in rows.items():
+        run = json.loads((ROOT / f"recorded/{name}.run.json").read_text())
+        peak = run["peak_memory_bytes"]
+        assert f"{row} {run['seconds'] / 60:.0f} | {peak / 1e9:.1f} |" in ADAPT and not run["git"]["dirty"]
+    assert f"The last run took {peak / 596_049_920:.1f} bytes a parameter in all" in ADAPT
+
+
+def test_what_is_said_of_gemma_is_recorded():
+    found = json.loads((ROOT / "recorded/adapt-gemma3.json").read_text())
+    rows = compared(found)
+    assert len(rows) == 11 and all(" ".join(row) in ADAPT for row in rows)
+    perplexities = [f"{row['perplexity']:.2f}" for row in found["stages"]]
+    assert "its perplexity rises from {} to {},".format(*perplexities) in README
+    passkeys = [found["passkeys"][name][-1]["found"] for name in ("adapted", "original")]
+    assert "Of 20 passkeys in 2,048 tokens the result finds {}, and the original {}.".format(*passkeys) in ADAPT
+    assert "it finds {} of 20 passkeys, where the original finds {}:".format(*passkeys) in README
+    short, long = found["cache"]
+    growing = 2048 * (long["original"] - short["original"]) / (2048 - 512)  # the bytes of the layers that do not slide
+    assert f"they hold {1 - growing / long['original']:.2f} of the cache, so a budget of 0.125 is refused" in ADAPT
+    changed = [layer for layer, heads in enumerate(found["heads"]) if heads]
+    assert changed == [5, 11, 17] and found["budget"] == 0.61
+    smollm2 = json.loads((ROOT / "recorded/adapt.json").read_text())["stages"][-1]
+    assert found["stages"][-1]["divergence"] > smollm2["divergence"]
 
 
 def test_what_is_said_of_the_gpu_is_recorded():
