@@ -277,7 +277,7 @@ def from_recordings(decisions: Iterable[Decision]) -> list[str]:
     """How many verdicts rest on a recording, one line for each."""
     sources = Counter(decision.evidence.source for decision in decisions if decision.evidence)
     recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
-    return [f"Verdicts from {source}, not from this study: {count}." for source, count in recorded.items()]
+    return [f"Verdicts from earlier measurements, in {source}: {count}." for source, count in recorded.items()]
 
 
 YES, NO = "yes", "no"

@@ -97,10 +97,16 @@ def _within(evidence: Evidence, cell: PrintedCell, value: float) -> list[str]:
 
 def _by_choice(evidence: Evidence, cell: PrintedCell, value: float) -> str:
     """Why a cache that was not counted is not contradicted: it depends on which heads are replaced."""
-    if cell.method == PYRAMIDINFER or not _within(evidence, cell, value):
+    if cell.method == PYRAMIDINFER or not (within := _within(evidence, cell, value)):
         return ""
+    ranges = " and ".join(
+        f"{number(low, 4)} to {number(high, 4)} if a key-value head is freed {SHARED[name]}"
+        for name, (low, high) in _reach(evidence, cell).items()
+    )
+    where = "both" if len(within) == len(SHARED) else f"the {'first' if 'all' in within else 'second'} only"
     return (
-        "other choices of heads leave less and more, and the published weights choose; `text/caches-by-beta` has all β"
+        f"other choices of heads leave {ranges}; {number(value, 4)} lies in {where}; the published weights choose; "
+        "`text/caches-by-beta` has all β"
     )
 
 
