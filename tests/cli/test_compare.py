@@ -31,8 +31,9 @@ def compared(capsys, *places) -> str:
 
 def test_other_verdicts_and_other_numbers_are_shown(recorded, tmp_path, capsys):
     results = write(tmp_path / "results", a=("reproduced", "0.6"), b=("contradicted", "1.0"), d=("not-run", ""))
-    first, *lines = compared(capsys, recorded, results).splitlines()
-    assert first == "2 claims compared: 1 have another verdict, 1 other numbers."
+    first, second, *lines = compared(capsys, recorded, results).splitlines()
+    assert first == "2 claims compared: 1 have another verdict."
+    assert second == "Both measured 2: 1 have other numbers. Only the first measured 0."
     assert f"Only in {recorded} (1): c" in lines and f"Only in {results} (1): d" in lines
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert rows[2:] == [

@@ -76,8 +76,9 @@ def test_a_figure_without_its_sidecar_still_carries_its_runs(study, capsys, suff
 def test_each_run_names_the_line_where_its_code_begins(study, capsys):
     """And of a claim, the function that decides it."""
     out = dict(line.split(maxsplit=1) for line in traced(capsys, CELL, "--direct").splitlines() if ":" in line)
+    assert out["judge"].endswith(" cache")
     for key, ending, begins in (("stage", "cli/caches.py", "@stage("), ("judge", "claims/numbers.py", "def cache(")):
-        file, line = out[key].split(":")
+        file, line = out[key].split()[0].split(":")
         assert file.endswith(ending) and Path(file).read_text().splitlines()[int(line) - 1].startswith(begins)
     assert "measure/cache.py:" in out["code"] and out["code"].endswith(" measure_cache")
 
@@ -103,10 +104,27 @@ def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatc
 
 
 def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, capsys):
-    assert study["profile"] in traced(capsys, CELL)
+    out = traced(capsys, CELL)
+    assert study["profile"] in out and out.startswith(f"claim {CELL}\n  ours     1\n  verdict  reproduced\n")
     out = traced(capsys, study["cache"][:8])
     assert "figures/figure4.svg" in out.split("used by")[1]
     assert f"claim {CELL}: reproduced" in out.split("used by")[1]
+
+
+def test_a_claim_that_no_run_decides_leads_to_those_in_its_row_of_a_table(study, capsys):
+    Path("results/tables").mkdir()
+    Path("results/tables/table4.csv").write_text(
+        f"model,claim,verdict,runs\nsmall,text/input-gate,not-run,{study['cache']}\n"
+    )
+    assert f"run {study['cache']}" in traced(capsys, "text/input-gate")
+
+
+def test_a_figure_from_a_recording_carries_the_runs_of_its_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("recorded").symlink_to(Path(__file__).parents[2] / "recorded")
+    assert main(["figure", "figure4", "recorded/cpu/measurements/mqar.parquet", "--out", "again.svg"]) == 0
+    assert capsys.readouterr().out == "again.svg\n"
+    assert len(re.findall(r"^run .* mqar ", traced(capsys, "again.svg"), re.MULTILINE)) == 36
 
 
 def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):

@@ -100,6 +100,15 @@ def test_a_difference_shows_what_differs_alone(two, capsys):
     keys = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert "beta" in keys and "run" in keys
     assert not {"rate", "seed", "stage", "training_steps"} & set(keys)
+    record = json.loads(Path("results/a/run.json").read_text())
+    Path("results/a/again.run.json").write_text(json.dumps(record | {"run": "c", "settings": {
+        key: str(value) for key, value in record["settings"].items()}}))  # fmt: skip
+    capsys.readouterr()
+    assert main(["runs", "diff", "a", "results/a/again.run.json"]) == 0
+    *_, first, last = capsys.readouterr().out.splitlines()
+    assert (
+        first.startswith("name ") and last == f"{(n := len(record['metrics']))} of the {n} metrics that both have agree"
+    )
     record = Path("results/b/run.json")
     changed = json.loads(record.read_text())
     changed["versions"]["torch"] = "1.0"

@@ -55,6 +55,11 @@ def call_renderer(
     return renderers[name](**taken, **{key: value for key, value in given.items() if key in parameters})
 
 
+def _runs_of(files: list[str], frames: "Mapping[str, pd.DataFrame]") -> list[str]:
+    """The runs that wrote some files, or else their rows: those of a recording name them."""
+    return runs_behind(files) or list(dict.fromkeys(run for rows in frames.values() for run in rows["run"] if run))
+
+
 @stage(
     "render one table of the paper",
     argument("table", help="table1 … table5, reviewer_questions"),
@@ -91,12 +96,12 @@ def table(args: Namespace) -> None:
     if args.table == "reviewer_questions":
         rendered = questions_table(rendered)
     hardware = ledger.hardware_of(ledger.runs_beneath(args.measurements))
-    rendered = rendered.measured_by(args.study, hardware, runs_behind(args.measurements))
+    rendered = rendered.measured_by(args.study, hardware, _runs_of(args.measurements, frames))
     rendered = replace(rendered, notes=(*rendered.notes, *ledger.from_recordings(decisions)))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)
-        print(Path(target).name)
+        print(target)
 
 
 @stage(
@@ -110,11 +115,12 @@ def figure(args: Namespace) -> None:
     from recurformer.render.style import save_figure
     from recurformer.results.frames import read_frames
 
-    drawn = call_renderer(args.figure, FIGURES, read_frames(args.measurements))
+    frames = read_frames(args.measurements)
+    drawn = call_renderer(args.figure, FIGURES, frames)
     for target in args.out:
         with atomic_path(target) as path:
-            save_figure(drawn, path, runs_behind(args.measurements))
-        print(Path(target).name)
+            save_figure(drawn, path, _runs_of(args.measurements, frames))
+        print(target)
 
 
 LEDGER = "results/claims.json"
@@ -136,7 +142,8 @@ def read_ledger(path: str) -> dict[str, Any]:
         if all(isinstance(text, str) for text in texts) and all(isinstance(ledger["counts"][v], int) for v in MARKS):
             return ledger
     except OSError:
-        raise ValueError(f"{path}: no ledger there; `snakemake --cores 2 {path}` makes it") from None
+        has_none = any(map(packed, Path(path).parents)) and "this recording has none"
+        raise ValueError(f"{path}: no ledger there; {has_none or f'`snakemake --cores 2 {path}` makes it'}") from None
     except (ValueError, KeyError, TypeError):
         pass
     raise ValueError(f"{path}: not a ledger written by `recurformer claims`")
@@ -211,7 +218,12 @@ def compare(args: Namespace) -> None:
         raise ValueError(f"{args.recorded} and {args.results} have no claim in common: nothing can be compared")
     verdicts = [before["id"] for before, after in common if before["verdict"] != after["verdict"]]
     numbers = [before["id"] for before, after in common if before["ours"] != after["ours"]]
-    print(f"{len(common)} claims compared: {len(verdicts)} have another verdict, {len(numbers)} other numbers.")
+    measured = [before["ours"] == after["ours"] for before, after in common if before["ours"] and after["ours"]]
+    first = sum(bool(before["ours"] and not after["ours"]) for before, after in common)
+    print(f"{len(common)} claims compared: {len(verdicts)} have another verdict.")
+    print(
+        f"Both measured {len(measured)}: {measured.count(False)} have other numbers. Only the first measured {first}."
+    )
     for place, claims, others in ((args.recorded, recorded, results), (args.results, results, recorded)):
         if only := [name for name in claims if name not in others]:
             print(f"\nOnly in {place} ({len(only)}): {', '.join(only)}")

@@ -30,7 +30,18 @@ PLACES = ("results", "figures", "recorded")
 MEASURING = frozenset({"heads", "measure", "evict", "train", "recover"})
 """The folders of the package whose functions measure."""
 LEDGERS = (LEDGER, f"recorded/cpu/{LEDGER}")
-RUN_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _named(text: str) -> list[str]:
+    """The run ids in a text, each once."""
+    return list(dict.fromkeys(match.group() for match in RUN_ID.finditer(text)))
+
+
+def _in_tables(claim: str, ledgers: Sequence[str]) -> list[str]:
+    """The run ids in the rows about a claim, in the tables beside some ledgers."""
+    tables = (table.read_text("utf-8") for ledger in ledgers for table in Path(ledger).parent.glob("tables/*.csv"))
+    return _named("\n".join(line for table in tables for line in table.splitlines() if f",{claim}," in line))
 
 
 def _ledger_claims(ledgers: Sequence[str]) -> list[dict[str, Any]]:
@@ -52,9 +63,7 @@ def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
     path = Path(target)
     if path.exists():
         beside = record_of(path)
-        found = [beside] if beside else []
-        if not found and path.is_file():  # a figure or table carries the ids of its runs in itself
-            found = _records_of_runs(list(dict.fromkeys(RUN_ID.findall(path.read_bytes().decode("latin-1")))))
+        found = [beside] if beside else _records_of_runs(_named("" if path.is_dir() else path.read_text("latin-1")))
         if not found:
             raise ValueError(f"{target}: no run record beside it names it, and no run id in it is known here")
         return found
@@ -63,6 +72,8 @@ def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
         if claim["evidence"] and (found := _records_of_runs(claim["evidence"]["runs"])):
             return found
     if found := [path for path, record in find_records(*PLACES) if record["run"].startswith(target)]:
+        return found
+    if claims and (found := _records_of_runs(_in_tables(target, ledgers))):  # measured, but no judge could decide by it
         return found
     if not claims:
         why = f"no such file, no run in {', '.join(PLACES)} has this name, and no claim of {' or '.join(ledgers)}"
@@ -102,10 +113,22 @@ def _calls(record: Mapping[str, Any]) -> str:
 
 
 def _judge_of(target: str) -> str:
-    """File and line of the function that decides the claim of this name, if there is such a claim."""
+    """File, line and name of the function that decides the claim of this name, if there is such a claim."""
     from recurformer.claims.ledger import all_claims
 
-    return next((_code(claim.judge) for claim in all_claims() if claim.id == target and claim.judge), "")
+    judge = next((claim.judge for claim in all_claims() if claim.id == target), None)
+    return f"{_code(judge)} {getattr(judge, 'func', judge).__name__}" if judge else ""
+
+
+def _verdict_on(target: str, ledgers: Sequence[str]) -> str:
+    """What a ledger says of a claim, in one paragraph; empty where the target is none."""
+    claims = [claim for claim in _ledger_claims(ledgers) if claim["id"] == target]
+    if not claims:
+        return ""
+    claim = min(claims, key=lambda one: one["evidence"] is None)
+    about = {"printed": "paper"} | {name: name for name in ("ours", "verdict", "reason")}
+    texts = {name: claim.get(key) for name, key in about.items()} | {"judge": _judge_of(target)}
+    return "\n".join([f"claim {target}", *(f"  {name:<8} {text}" for name, text in texts.items() if text), ""])
 
 
 def describe(path: Path, record: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> str:
@@ -117,7 +140,7 @@ def describe(path: Path, record: dict[str, Any], known: Mapping[str, dict[str, A
     code = {parent["stage"]: _calls(parent) for parent in parents}
     lines = [
         f"run {record['run']}  {record['stage']}  {record['started']}  {record['seconds']:,.1f} s",
-        f"  record   {os.path.relpath(path)}",
+        f"  record   {os.path.relpath(path)}{'' if path.is_file() else ', a line in the file of all records'}",
         f"  stage    {_code(STAGES[record['stage']].function)}" if record["stage"] in STAGES else "",
         f"  code     {calls}" if (calls := _calls(record)) else "",
         *(
@@ -145,6 +168,7 @@ def _used_by(runs: set[str], ledgers: Sequence[str]) -> list[str]:
         for path, record in find_records(*PLACES)
         if runs.intersection(record["parents"])
         for name in record["outputs"]
+        if (path.parent / name).exists()  # a recording leaves out what can be rendered again
     ]
     claims = [
         f"claim {claim['id']}: {claim['verdict']}"
@@ -156,19 +180,24 @@ def _used_by(runs: set[str], ledgers: Sequence[str]) -> list[str]:
 
 @stage(
     "list the runs that made a figure, a table, a claim or a file",
-    argument("target", help="file or folder, id of a claim (table4/llama2-7b/0.90/cs_10k), or id of a run"),
+    argument(
+        "target", help="file or folder as a run wrote it, id of a claim (table4/llama2-7b/0.90/cs_10k), or of a run"
+    ),
     argument("--ledger", nargs="+", default=LEDGERS, help=f"ledgers with claims (default: {' and '.join(LEDGERS)})"),
     argument("--direct", action="store_true", help="only the runs that wrote it, without the runs before them"),
 )
 def trace(args: Namespace) -> None:
     """List the runs that made a figure, table, measurement, claim or run: commands, seeds, commits, hardware, time."""
     places = records_behind(args.target, args.ledger)
-    if not Path(args.target).exists() and (judge := _judge_of(args.target)):
-        print(f"claim {args.target}\n  judge    {judge}\n")
+    if not Path(args.target).exists() and (verdict := _verdict_on(args.target, args.ledger)):
+        print(verdict)
     runs = {place: record for first in places for place, record in ancestors(first)}
     wrote = {place.resolve(): runs[place.resolve()] for place in places}
     known = {record["run"]: record for record in runs.values()}
-    print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else runs).items()))
+    shown = wrote if args.direct else runs
+    print("\n\n".join(describe(place, record, known) for place, record in shown.items()))
+    wall, cpu = (sum(run.get(key, 0) for run in shown.values()) / 60 for key in ("seconds", "cpu_seconds"))
+    print(f"\n{len(shown)} runs, {wall:,.1f} minutes, {cpu:,.1f} minutes of a processor")
     if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))
 
@@ -296,8 +325,8 @@ def _chosen(frame: "pd.DataFrame", conditions: list[str]) -> tuple["pd.DataFrame
     return frame, keys
 
 
-def _one(target: str) -> dict[str, Any]:
-    """The only run of a name: an id, a file that it wrote, its record, or its name in the table.
+def _one(target: str) -> tuple[dict[str, Any], dict[str, float]]:
+    """The only run of a name (an id, a file that it wrote, its record, or its name in the table), and its metrics.
 
     Raises:
         ValueError: there is none, or there are several.
@@ -308,7 +337,8 @@ def _one(target: str) -> dict[str, Any]:
     found = [read_record(place) for place in places]
     if (runs := len({record["run"] for record in found})) != 1:
         raise ValueError(f"{target}: {runs} runs have this name; give more of the id of one")
-    return described(places[0], _merged(found))
+    record = _merged(found)
+    return described(places[0], record), final_metrics(record)
 
 
 @stage(
@@ -322,7 +352,7 @@ def _one(target: str) -> dict[str, Any]:
     ),
     argument("--sort", metavar="KEY", help="setting or metric to sort by (default: the time of the start)"),
     argument("--reverse", action="store_true", help="largest first"),
-    argument("--csv", action="store_true", help="print all settings and metrics as CSV instead"),
+    argument("--csv", action="store_true", help="print all settings and metrics that one of them has, as CSV"),
 )
 def runs(args: Namespace) -> None:
     """List every run below some folders with its settings and final metrics, or show where two runs differ."""
@@ -333,9 +363,12 @@ def runs(args: Namespace) -> None:
     if first == "diff":
         if len(compared) != 2:
             raise ValueError(f"diff {' '.join(compared)}: give two runs")
-        left, right = map(_one, compared)
-        rows = [[key, left.get(key), right.get(key)] for key in left | right if left.get(key) != right.get(key)]
-        print(tabulate(rows, headers=["", *compared], disable_numparse=True))
+        (left, metrics), (right, others) = map(_one, compared)
+        rows = [[key, left.get(key), right.get(key)] for key in left | right]
+        differing = [row for row in rows if str(row[1]) != str(row[2])]  # a record may hold a number as a text
+        print(tabulate(differing, headers=["", *compared], disable_numparse=True))
+        both = metrics.keys() & others.keys()
+        print(f"{sum(metrics[name] == others[name] for name in both)} of the {len(both)} metrics that both have agree")
         return
     records = _records([first, *compared])
     frame = pd.DataFrame([row for *_, row in records], dtype=object)
@@ -351,7 +384,8 @@ def runs(args: Namespace) -> None:
         frame = frame.loc[[*order, *frame.index.difference(order, sort=False)]]
     frame = frame[::-1] if args.reverse else frame
     if args.csv:
-        print(frame.drop(columns="metrics").to_csv(index=False), end="")
+        filled = frame.loc[:, frame.notna().any() | frame.columns.isin(SHOWN)]
+        print(filled.drop(columns="metrics").to_csv(index=False), end="")
         return
     shown = frame[list(dict.fromkeys([*SHOWN[:-1], *keys, SHOWN[-1]]))].fillna("")
     shown["run"] = shown["run"].str[:8]
