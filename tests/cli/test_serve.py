@@ -231,4 +231,4 @@ def test_what_cannot_be_served_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "recurformer.cli.server")
     assert main([*serve, "0"]) == 1
-    assert "uvicorn is missing: pip install 'recurformer[serve]'" in capsys.readouterr().err
+    assert "uvicorn is missing: pip install '.[serve]'" in capsys.readouterr().err

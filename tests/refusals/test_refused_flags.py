@@ -15,7 +15,7 @@ CONVERT = "convert backbone out --heads heads.json --settings"
 ADAPT = "adapt backbone out --text articles.parquet"
 SELECT = "select profile.parquet out.json --beta 0.5 --settings "
 USAGE = [
-    ("brew-coffee", "no stage 'brew-coffee'; there are: study"),
+    ("brew-coffee", "no command 'brew-coffee'; there are: study"),
     ("select", "the following arguments are required: profile, heads, --beta"),
     ("select profile.parquet out.json --beta 1.5", "--beta: 1.5: "),
     ("select profile.parquet out.json --beta 0.5 --wrong 1", "unrecognized arguments: --wrong 1"),

@@ -1,4 +1,6 @@
-"""Make a model's cache smaller and keep its quality: choose, convert, recover, measure."""
+"""Make a model's cache smaller, and measure what that costs: by a budget (--cache or --loss; the default), which trains
+nothing, or by a mixer in the place of heads (--beta, --mixer, --minutes, alone or together), which is trained.
+"""
 
 import re
 from argparse import Namespace

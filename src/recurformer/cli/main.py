@@ -26,7 +26,8 @@ MODULES = "study adapt models prepare heads recover train measure caches render 
 for _module in MODULES.split():
     import_module(f"recurformer.cli.{_module}")
 
-MORE = "recurformer STAGE --help describes a stage."
+MORE = "recurformer COMMAND --help describes a command."
+OWN = {"recurformer.cli.adapt", "recurformer.cli.models"}  # their stages are for a user's own model
 NOT_SETTINGS = {"record", "threads", "stage", "settings"}
 EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
 """What stages raise of bad input: the message says all."""
@@ -35,9 +36,11 @@ CLOSED = 141
 
 
 def _usage() -> str:
-    width = max(map(len, STAGES))
-    lines = [f"  {name:<{width}}  {stage.text}" for name, stage in STAGES.items()]
-    return "\n".join(["usage: recurformer STAGE … | --help | --version", "", *lines, "", MORE])
+    width, lines = max(map(len, STAGES)), list[str]()
+    for heading, own in (("your own model", True), ("studies, and the runs behind a number", False)):
+        listed = {name: one.text for name, one in STAGES.items() if (one.function.__module__ in OWN) is own}
+        lines += ["", f"{heading}:", *(f"  {name:<{width}}  {text}" for name, text in listed.items())]
+    return "\n".join(["usage: recurformer COMMAND … | --help | --version", *lines, "", MORE])
 
 
 def import_libraries() -> None:
@@ -180,7 +183,7 @@ def _main(argv: list[str]) -> int:
         return 0
     name, *rest = argv
     if name not in STAGES:
-        print(f"recurformer: no stage {name!r}; there are: {', '.join(STAGES)}", file=sys.stderr)
+        print(f"recurformer: no command {name!r}; there are: {', '.join(STAGES)}", file=sys.stderr)
         return 2
     args = STAGES[name].parser().parse_args(rest)
     try:

@@ -88,7 +88,7 @@ def serve(args: Namespace) -> None:
     try:
         from recurformer.cli.server import listen, make_app, server
     except ModuleNotFoundError as error:
-        raise ValueError(f"{error.name} is missing: pip install 'recurformer[serve]'") from error
+        raise ValueError(f"{error.name} is missing: pip install '.[serve]'") from error
     from recurformer.measure.conversation import KeptStates, special_ids
     from recurformer.model.fused import folded
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SUITE = "pip install 'recurformer[suite]'"
-"""What brings the packages that only some stages need."""
+SUITE = "pip install '.[suite]'"
+"""What brings the packages that only some stages need, in a copy of the repository: no index has this package."""
 
 
 class InputPath(str):
