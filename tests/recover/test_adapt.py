@@ -291,7 +291,8 @@ def test_it_is_a_function_too(adapted, tmp_path, monkeypatch):
     assert (
         found["recipe"]["tokens"] == 32
         and found["plan"]["transfer_steps"] == 3
-        and said[0].startswith("original: perplexity")
+        and said[0].startswith("text: ")
+        and said[1].startswith("original: perplexity")
     )
     with pytest.raises(ValueError, match="already converted"):
         recurformer.adapt(converted, tokenizer, documents, folder=tmp_path / "again")

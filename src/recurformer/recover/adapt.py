@@ -129,7 +129,7 @@ def adapt(
     if by_price:
         refuse_budget(original, tokens, cache=cache, loss=loss)
     train_ids, held_out_ids = text_windows(
-        documents, tokenizer, tokens, seed, MINIMUM_PRICED if by_price else MINIMUM_WINDOWS
+        documents, tokenizer, tokens, seed, MINIMUM_PRICED if by_price else MINIMUM_WINDOWS, say
     )
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
     settings = {"settings": [asked.beta, cache, loss, asked.minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
@@ -305,39 +305,44 @@ def text_windows(
     tokens: int,
     seed: int,
     least: Mapping[str, int] = MINIMUM_WINDOWS,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Tensor, Tensor]:
-    """Windows (windows, tokens) for training and for measuring, of these as many as `HELD_OUT_WINDOWS` says.
+    """Windows (windows, tokens) for training and for measuring, of these as many as `HELD_OUT_WINDOWS` says. `say` gets
+    a line about the documents.
 
     Raises:
         ValueError: there are fewer than `least`; says how many tokens there are, and the longest window that works.
     """
     parts = []
-    for (name, count), texts in zip(least.items(), documents, strict=True):
+    lengths = [[len(encode_text(tokenizer, text)) for text in texts] for texts in documents]
+    prefix = len(text_prefix(tokenizer))
+    for (name, count), texts, known in zip(least.items(), documents, lengths, strict=True):
         try:
             parts.append(windows(texts, tokenizer, tokens, seed=seed))
         except ValueError:
             parts.append(torch.empty(0, tokens, dtype=torch.long))
         if len(parts[-1]) < count:
-            total = sum(len(encode_text(tokenizer, text)) for text in texts)
             raise ValueError(
-                f"the texts are too short: the {len(texts)} {name} documents have {total:,} tokens, which give "
+                f"the texts are too short: the {len(texts)} {name} documents have {sum(known):,} tokens, which give "
                 f"{len(parts[-1])} windows of {tokens}; {count} are needed; the longest windows that these texts allow "
-                f"have {_longest(documents, tokenizer, least)} tokens"
+                f"have {_longest(lengths, least) + prefix} tokens"
             )
+    used = [sum(length + prefix >= tokens for length in known) for known in lengths]
+    short = sum(map(len, lengths)) - sum(used)
+    say(f"text: {sum(used)} documents of at least {tokens:,} tokens, {used[1]} held out; {short} shorter ones left out")
     train, held_out = parts
     return train, held_out[: min(HELD_OUT_WINDOWS, max(least["held-out"], HELD_OUT_TOKENS // tokens))]
 
 
-def _longest(documents: Documents, tokenizer: PreTrainedTokenizerBase, least: Mapping[str, int]) -> int:
-    """The longest window of which the documents have enough."""
-    lengths = [[len(encode_text(tokenizer, text)) for text in texts] for texts in documents]
+def _longest(lengths: Sequence[Sequence[int]], least: Mapping[str, int]) -> int:
+    """The longest window of which documents of these lengths have enough, without what stands before a text."""
 
     def too_long(body: int) -> bool:
         counts = (sum(length // body for length in of_part) for of_part in lengths)
         return any(count < needed for count, needed in zip(counts, least.values(), strict=True))
 
     bodies = range(1, 1 + max(map(max, lengths), default=0))
-    return bisect_left(bodies, True, key=too_long) + len(text_prefix(tokenizer))
+    return bisect_left(bodies, True, key=too_long)
 
 
 def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: NamedProgress) -> dict[str, Any]:

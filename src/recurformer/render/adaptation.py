@@ -32,7 +32,7 @@ MIXERS = {
 """Mixer -> its words in the card."""
 COMPARED = ("", "original", "adapted", "adapted / original")
 STEPS = ("after", "tokens seen", "perplexity", "divergence")
-RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens, tokens/s"}
+RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens after {}, tokens/s"}
 
 
 def write_adaptation(folder: str | Path, adaptation: Adaptation) -> bool:
@@ -116,8 +116,8 @@ def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
         ),
         *(
             (
-                RAN[row["phase"]].format(row["tokens"]), number(row["original"], 1), number(row["adapted"], 1),
-                number(row["ratio"], 2),
+                RAN[row["phase"]].format(row["tokens"], adaptation["speed"][0]["tokens"]),
+                number(row["original"], 1), number(row["adapted"], 1), number(row["ratio"], 2),
             )
             for row in adaptation["speed"]
         ),
