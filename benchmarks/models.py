@@ -151,8 +151,7 @@ def _name(options: Options) -> str:
 def facts(options: Options, change: Change) -> dict[str, object]:
     """What the measurements say about a variant."""
     if isinstance(change, str):
-        beta = math.nan if change == "price" else 0.9
-        return {"beta": beta, "heads": change, "model": _name(options), "backend": ""}
+        return {"beta": math.nan, "heads": change, "model": _name(options), "backend": ""}
     heads = "" if not change else "random" if options.profile is None else "profile"
     backend = scan_backend(options) if change else ""
     return {"beta": change, "heads": heads, "model": _name(options), "backend": backend}
