@@ -180,6 +180,8 @@ class Window:
         Blocks of as many queries that see new tokens alone, and all sinks, share one mask.
         """
         (queries, here), (entries, there) = new, last
+        if queries.is_meta:  # sizes alone are counted there, of inputs so long that a loop would take a minute
+            return torch.empty_like(queries)
         length, before = queries.shape[1], there.shape[1] - queries.shape[1]
         size, outputs = max(BLOCK, self.tokens // SLICES), []
         masks: dict[int, Tensor] = {}
