@@ -62,14 +62,14 @@ use rule memory as cache_peak with:
         **stage("cache-peak", settings="caches.sizes", betas=config["betas"]),
 
 
-# Nothing else runs beside it on the same machine.
+# It takes the cores of a small machine alone: other work would change the times.
 use rule stage as speed with:
     output:
         rows="<results>/device/{backbone}/bench.csv",
         record="<results>/device/{backbone}/bench.run.json",
     log:
         "<logs>/device/{backbone}/speed.log",
-    threads: workflow.cores or 4
+    threads: 4
     params:
         **stage("speed", settings="device_measurements.speed"),
 
