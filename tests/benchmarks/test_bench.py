@@ -46,6 +46,7 @@ def test_each_candidate_has_a_row_with_its_ratio_memory_and_goal(rows):
     assert list(rows.candidate) == [*changes * 2, "stock", *(f"{name}, bfloat16" for name in changes), limit]
     assert (rows.ratio_low <= rows.ratio).all() and (rows.ratio <= rows.ratio_high).all()
     assert (rows.ratio[rows.candidate.isin(["backbone", "stock"])] == 1).all()
+    assert rows.beta[rows.baseline == "stock"].fillna(0).eq(0).all(), "a ratio to the library's is none of a β"
     assert (rows.median_seconds > 0).all()
     assert (rows[rows.topic == "prefill"].peak_bytes > 0).all(), "a step of decoding may take no page more"
     assert list(rows.heads.fillna("")) == ["", "random", "random"] * 2 + ["", "", "random", "random", ""]

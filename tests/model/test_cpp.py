@@ -13,7 +13,7 @@ from recurformer.model.cpp import (
     scan_rows,
     scan_rows_backward,
 )
-from recurformer.model.cpp_step import BlockInputs, StepInputs, refuses_step
+from recurformer.model.cpp_step import BlockInputs, StepInputs, takes
 from recurformer.model.mamba import causal_conv
 from recurformer.model.scan_inputs import NAMES
 
@@ -102,10 +102,10 @@ def test_other_precisions_beside_float32_rows_are_not_read_as_float32():
 def test_the_environment_rules_over_convolution_and_steps_too(monkeypatch):
     x, weight, bias, history = (x.detach() for x in rows_and_taps(1, 9, 8, 4))
     with torch.no_grad():
-        assert refuses_convolution(x, weight, bias, history) is None and refuses_step((x[:, 0],), (weight,)) is None
+        assert refuses_convolution(x, weight, bias, history) is None and takes((x[:, 0],), (weight,))
         monkeypatch.setenv("RECURFORMER_SCAN", "torch")
-        for reason in (refuses_convolution(x, weight, bias, history), refuses_step((x[:, 0],), (weight,))):
-            assert reason == "RECURFORMER_SCAN is torch"
+        assert refuses_convolution(x, weight, bias, history) == "RECURFORMER_SCAN is torch"
+        assert not takes((x[:, 0],), (weight,))
 
 
 B, L, D, N, K, S, F = 3, 40, 5, 4, 4, 2, 6  # rows, tokens, channels, states, taps, step features, features

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="fractions of heads replaced")
-
-
 LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 
 

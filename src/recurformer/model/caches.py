@@ -85,7 +85,7 @@ class Roomy:
         """Return keys or values (B, KV heads, tokens, head_dim) with one more row, within the room of that name."""
         tokens, room = held.shape[2], self.room.get(name, held)
         ours = room.data_ptr() == held.data_ptr() and room.shape[:2] == held.shape[:2]
-        if not ours or room.shape[2] == tokens or (room.is_inference() and not torch.is_inference_mode_enabled()):
+        if not ours or room.shape[2] <= tokens or (room.is_inference() and not torch.is_inference_mode_enabled()):
             self.room[name] = room = held.new_empty(*held.shape[:2], tokens + GROWTH, held.shape[3])
             room[:, :, :tokens] = held
         room[:, :, tokens : tokens + 1] = row

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import native
-from .cpp import PARALLEL_FROM, refuses
+from .cpp import PARALLEL_FROM
 from .native import structure
 from .scan_inputs import forced
 
@@ -163,23 +163,18 @@ def hadamard(x: Tensor) -> Tensor:
     return y.view(x.shape)
 
 
-def refuses_step(
-    rows: Iterable[Tensor | None],
-    dense: Iterable[Tensor | None],
-    most_rows: int | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> str | None:
-    """Return why a step cannot take `rows` (B, X), parts of wider ones too, and `dense` tensors, or None."""
+def takes(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None], dtype: torch.dtype = torch.float32) -> bool:
+    """Return whether a step's kernels read `rows`, parts of wider ones too, and `dense` tensors, all of one type.
+
+    The kernels have no gradients and cannot be compiled. None stands for a tensor that is not needed.
+    """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return "a step by the C++ kernels has no gradients and cannot be compiled"
-    given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
-    if most_rows is not None and given_rows[0].shape[0] > most_rows:
-        return f"a matrix product of more than {most_rows} rows is quicker in torch"
-    reason = refuses(*given_rows, *given_dense, dtype=dtype)
-    if reason is not None:
-        return reason
-    gaps = any(x.stride(-1) != 1 for x in given_rows) or any(not x.is_contiguous() for x in given_dense)
-    return "the C++ kernels read tensors without gaps" if gaps else None
+        return False
+    if forced() not in (None, "cpp") or native.refuses() is not None:
+        return False
+    if any(x is not None and (x.dtype != dtype or not x.is_cpu or x.stride(-1) != 1) for x in rows):
+        return False
+    return all(x is None or (x.dtype == dtype and x.is_cpu and x.is_contiguous()) for x in dense)
 
 
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -229,17 +224,6 @@ def block_step(inputs: BlockInputs) -> Tensor:
 @cache
 def _window_groups(groups: tuple[tuple[int, int, int, int], ...]) -> Array[WindowGroup]:
     return (WindowGroup * len(groups))(*(WindowGroup(*group) for group in groups))
-
-
-def takes_step(x: Tensor, *dense: Tensor | None) -> bool:
-    """Return whether the kernels read one token's rows x (B, 1, ...), and tensors of its type that have no gaps."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    if x.dim() < 3 or x.shape[1] != 1 or x.dtype not in ROWS or not x.is_cpu or x.stride(-1) != 1:
-        return False
-    if forced() not in (None, "cpp") or native.refuses() is not None:
-        return False
-    return all(y is None or (y.dtype == x.dtype and y.is_cpu and y.is_contiguous()) for y in dense)
 
 
 def _check(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:

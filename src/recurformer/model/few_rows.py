@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import native
-from .cpp_step import MOST_ROWS, takes_step, threads_of
+from .cpp_step import MOST_ROWS, ROWS, takes, threads_of
 from .families import FAMILIES
 
 ACTIVATIONS = MappingProxyType({"SiLUActivation": False, "SiLU": False, "GELUTanh": True})
@@ -60,9 +60,10 @@ class GatedArguments(Structure):
     ]
 
 
-def takes(x: Tensor, *weights: Tensor | None) -> bool:
+def takes_token(x: Tensor, *weights: Tensor | None) -> bool:
     """Return whether the kernels read rows x (B, 1, ..., features) and these weights, or None in a weight's place."""
-    return x.shape[0] <= MOST_ROWS and takes_step(x, *weights)
+    few = x.dim() > 2 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS and x.dtype in ROWS
+    return few and takes((x,), weights, x.dtype)
 
 
 def products(x: Tensor, layers: Sequence[tuple[Tensor, Tensor | None]]) -> list[Tensor]:
@@ -90,14 +91,14 @@ def products(x: Tensor, layers: Sequence[tuple[Tensor, Tensor | None]]) -> list[
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + bias (B, L, outputs) of x (B, L, features), by the kernel where it takes them."""
-    return products(x, [(weight, bias)])[0] if takes(x, weight, bias) else F.linear(x, weight, bias)
+    return products(x, [(weight, bias)])[0] if takes_token(x, weight, bias) else F.linear(x, weight, bias)
 
 
 def project(x: Tensor, layers: Sequence[nn.Linear]) -> list[Tensor]:
     """Return the outputs (B, L, outputs) of several linear layers of x (B, L, features), by one call if possible."""
     if all(type(layer) is FewRowsLinear for layer in layers):
         weights = [(layer.weight, layer.bias) for layer in layers]
-        if takes(x, *(part for pair in weights for part in pair)):
+        if takes_token(x, *(part for pair in weights for part in pair)):
             return products(x, weights)
     return [layer(x) for layer in layers]
 
@@ -118,7 +119,7 @@ class FewRowsNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of x (B, L, ..., features)."""
         weight: Any = self.weight
-        if not (takes(x, weight) and x.is_contiguous() and weight.shape == x.shape[-1:]):
+        if not (takes_token(x, weight) and x.is_contiguous() and weight.shape == x.shape[-1:]):
             return super().forward(x)
         plain = hasattr(self, "variance_epsilon")
         epsilon: Any = self.variance_epsilon if plain else self.eps
@@ -140,7 +141,7 @@ class FewRowsFeedForward(nn.Module):
             return super().forward(x)
         gate, up, down = (part.weight for part in parts)
         tanh = ACTIVATIONS.get(type(self.act_fn).__name__)
-        if tanh is None or not takes(x, gate, up, down):
+        if tanh is None or not takes_token(x, gate, up, down):
             return super().forward(x)
         rows, _, features = x.shape
         outputs, inner = down.shape

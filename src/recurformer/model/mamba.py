@@ -85,7 +85,7 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
         weight: (D, taps).
         bias: (D,).
     """
-    if cpp_step.refuses_step((x,), (window, weight, bias)) is None:
+    if cpp_step.takes((x,), (window, weight, bias)):
         return cpp_step.conv_step(x, window, weight, bias)
     window.copy_(torch.cat([window[..., 1:], x.unsqueeze(-1)], -1))
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -95,7 +95,7 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
 def state_step(inputs: StepInputs) -> Tensor:
     """Advance the selective scan by one step, its state in place; returns y (B, D) in u's dtype."""
     u, delta, A, B, C, D, z, state = inputs
-    if cpp_step.refuses_step((u, delta, B, C, z), (A, D, state)) is None:
+    if cpp_step.takes((u, delta, B, C, z), (A, D, state)):
         return cpp_step.state_step(inputs)
     values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
     delta = F.softplus(delta)
@@ -280,7 +280,7 @@ class MambaBlock(nn.Module):
             return channels
         if fused is not None:
             inputs = self._step_inputs(x, layer, fused)
-            if cpp_step.refuses_step(inputs[:1], inputs[1:], MOST_ROWS) is None:
+            if len(x) <= MOST_ROWS and cpp_step.takes(inputs[:1], inputs[1:]):
                 return cpp_step.block_step(inputs)
         row, gate = self.in_proj(x).chunk(2, dim=-1)
         values = self.conv1d(row, window=layer.conv_states[0])

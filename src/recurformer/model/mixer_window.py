@@ -379,7 +379,11 @@ class WindowMixer(Mixer):
 
     def _step(self, values: Tensor, cache: Any, seen: Tensor, heads: ReplacedHeads) -> Tensor | None:
         """Attend from one token by the C++ kernel, slots and `seen` in place; None where it cannot take the inputs."""
-        if (self.training and self.dropout) or not cpp_step.takes_step(values, self.center):
+        cos, sin = heads.position_embeddings or (None, None)
+        rows = (values, heads.queries, heads.keys, cos, sin)
+        if values.shape[1] != 1 or values.dtype not in cpp_step.ROWS or (self.training and self.dropout):
+            return None
+        if not cpp_step.takes(rows, (self.center,), values.dtype):
             return None
         held = cache.layers[self.layer_index].conv_states
         for index, window in enumerate(self.windows):
@@ -388,7 +392,6 @@ class WindowMixer(Mixer):
                 return None
             if slots.shape[1] < window.slots and room_of(cache, self.layer_index) is None:
                 held[index] = self._with_room(slots, window.slots, seen)
-        cos, sin = heads.position_embeddings or (None, None)
         return cpp_step.window_step(
             cpp_step.WindowStepInputs(
                 queries=heads.queries,

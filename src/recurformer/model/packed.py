@@ -29,7 +29,7 @@ def hadamard(x: Tensor) -> Tensor:
     The product with the result gives x back. The sums are of float32 at least: half precision would lose as much as 8
     bits do.
     """
-    if cpp_step.refuses_step((x,), ()) is None:
+    if cpp_step.takes((x,), ()):
         return cpp_step.hadamard(x)
     width = x.shape[-1] & -x.shape[-1]
     index = torch.arange(width, device=x.device)
