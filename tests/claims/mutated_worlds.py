@@ -57,6 +57,7 @@ MUTATIONS = {
     "RA-I's windows are further off": with_column(
         "continuation", "divergence", lambda f: f["divergence"].mask((f["method"] == "window") & ~f["trained"], 64.0)),
     "slower": with_column("bench", "ratio", lambda f: 0.4 * f["ratio"]),
+    "small batches are quick": with_column("bench", "ratio", lambda f: f["ratio"].mask(f["batch"] == 1, 2.0)),
     "quality lost": with_column("hashhop", "correct", lambda f: (f["correct"] * (f["beta"] == 0) / 2).astype(int)),
     "far links are lost": with_column("hashhop", "correct", lambda f: f["correct"].clip(upper=2)),
     "quality kept at one": with_column("hashhop", "correct", lambda f: f["hops"]),

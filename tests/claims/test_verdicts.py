@@ -232,6 +232,11 @@ CASES = [
         "no prefill and decoding"),
     ("text/inference-efficiency", "bench", lambda f: f[(f["tokens"] > 1024) ^ (f["topic"] == "decode")], NOT_RUN,
         "of one length"),
+    ("text/parallel-branches", "bench", put("ratio_low", 0.7, lambda f: f["batch"] == 8), UNDECIDED, "0.80 [0.75"),
+    ("text/parallel-branches", "bench", put("ratio", 0.5, lambda f: f["batch"] == 8), UNDECIDED, "rounds"),
+    ("text/parallel-branches", "bench", all_of(*(put(name, 0.5, lambda f: f["batch"] == 8)
+        for name in ("ratio", "ratio_high"))), CONTRADICTED, "0.50"),
+    ("text/parallel-branches", "bench", put("batch", 1), NOT_RUN, "at one batch size only"),
     # equal bytes: who loses may still learn, but a window that is nearer without training has won
     ("reviewer/equal_bytes", "recovery", flattened, REPRODUCED, "after 1,000,000 tokens: Mamba state 0.035"),
     ("reviewer/equal_bytes", "recovery", lambda f: f, UNDECIDED, "still fell by 6.90 nats"),

@@ -206,19 +206,23 @@ LEAST_ROUNDS = 3
 """Of a benchmark: fewer have no spread."""
 
 
-def faster(evidence: Evidence) -> Finding:
-    """Speed over the original's at batch 1, after the longest context that every model read in both phases; on a GPU
-    where one was timed.
-    """
-    rows = evidence.rows("bench", topic=list(PHASES), batch=1)
+def _timed(evidence: Evidence, **where: object) -> tuple[pd.DataFrame, str]:
+    """Benchmark rows of converted models, on a GPU where one was timed; and what the text says of the device."""
+    rows = evidence.rows("bench", **where)
     on_gpu = rows["device"] != "cpu"
     rows = rows[(rows["beta"] > 0) & (on_gpu if on_gpu.any() else True)]
+    if rows["ratio"].isna().any() or (rows["rounds"] < LEAST_ROUNDS).any():
+        raise Undecided(f"a benchmark of fewer than {LEAST_ROUNDS} rounds has no spread")
+    return rows, "" if on_gpu.any() else "on a processor: "
+
+
+def faster(evidence: Evidence) -> Finding:
+    """Speed over the original's at batch 1, after the longest context that every model read in both phases."""
+    rows, where = _timed(evidence, topic=list(PHASES), batch=1)
     phases = [of for _, of in groups(rows, ["model", "topic"])]
     lengths = set.intersection(*(set(of["tokens"]) for of in phases)) if phases else set()
     if not lengths or len(phases) < 2 * rows["model"].nunique():
         raise Missing("no prefill and decoding of every model after a context of one length")
-    if rows["ratio"].isna().any() or (rows["rounds"] < LEAST_ROUNDS).any():
-        raise Undecided(f"a benchmark of fewer than {LEAST_ROUNDS} rounds has no spread")
     longest, shortest = (rows[rows["tokens"] == length] for length in (max(lengths), min(lengths)))
     slowest = longest.sort_values("ratio").drop_duplicates("topic").set_index("topic").loc[list(PHASES)].reset_index()
     holds = bool((longest["ratio"] > 1).all())
@@ -228,8 +232,34 @@ def faster(evidence: Evidence) -> Finding:
     )
     models = ", ".join(map(label, longest["model"].unique()))
     least = f"the slower of both {shortest['ratio'].min():.2f} after {min(lengths):,.0f}"
-    where = "" if on_gpu.any() else "on a processor: "
     return Finding(
         holds, f"{where}{text} times as fast at {max(lengths):,.0f} tokens ({models}), {least}",
         {"bench": rows.index}, still_open="" if decided else "the rounds of the benchmark do not decide it",
     )  # fmt: skip
+
+
+def small_batches(evidence: Evidence) -> Finding:
+    """Speed of decoding over the original's, of one sequence and of the largest batch, after the shortest context."""
+    rows, where = _timed(evidence, topic="decode")
+    of_one, of_many = [], []
+    for _, of in groups(rows, ["model", "beta"]):
+        batches = of[of["tokens"] == of["tokens"].min()].sort_values("batch")
+        if batches["batch"].nunique() > 1:
+            of_one.append(batches.iloc[0])
+            of_many.append(batches.iloc[-1])
+    if not of_one:
+        raise Missing("decoding was timed at one batch size only")
+    one, many = (pd.DataFrame(rows).reset_index(names="row") for rows in (of_one, of_many))
+    holds = bool(((one["ratio"] < 1) & (one["ratio"] < many["ratio"])).all())
+    supported = (one["ratio_high"] < 1) & (one["ratio_high"] < many["ratio_low"])
+    opposed = (one["ratio_low"] > 1) | (one["ratio_low"] > many["ratio_high"])
+    decided = bool(supported.all() if holds else opposed.any())
+    pairs = zip(records(one), records(many), strict=True)
+    text = ", ".join(
+        f"{estimated(a.ratio, a.ratio_low, a.ratio_high, 2)} times as fast at batch {a.batch:.0f},"
+        f" {estimated(b.ratio, b.ratio_low, b.ratio_high, 2)} at batch {b.batch:.0f} after {a.tokens:,.0f} tokens"
+        f" ({label(a.model)})"
+        for a, b in pairs
+    )
+    still_open = "" if decided else "the rounds of the benchmark do not decide it"
+    return Finding(holds, f"{where}decoding {text}", {"bench": [*one["row"], *many["row"]]}, still_open=still_open)
