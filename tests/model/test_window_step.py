@@ -1,5 +1,6 @@
-"""One token of a layer with windows: the C++ kernel against float64, on the slots that it has written itself."""
+"""A layer with windows at one token, and at an input's beginning: the C++ kernels against float64."""
 
+from copy import deepcopy
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ from recurformer.model import cpp_step, native
 from recurformer.model.caches import GROWTH
 from recurformer.model.layout import head_layout, rotate
 from recurformer.model.mixer import ReplacedHeads
-from recurformer.model.mixer_window import WindowMixer
+from recurformer.model.mixer_window import WindowMixer, WindowStateMixer
+from recurformer.model.mixers_state import RetentionMixer
 from recurformer.model.packed import BITS, FULL_BITS, hadamard, pack, unpack
 
 pytestmark = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
@@ -51,11 +53,11 @@ def filled(mixer, dim, dtype=torch.float32):
     return SimpleNamespace(layers=[layer])
 
 
-def given(dim, rotated, dtype=torch.float32):
-    """Values and heads of one token of each row, parts of wider tensors as projections give them."""
+def given(dim, rotated, dtype=torch.float32, length=1):
+    """Values and heads of each row, parts of wider tensors as projections give them."""
     rows = len(SEEN)
-    wide, keys, values = (torch.randn(rows, 1, count, dim, dtype=dtype) for count in (9, 4, 3))
-    turns = tuple(torch.randn(rows, 1, rotated, dtype=dtype) for _ in range(2)) if rotated else None
+    wide, keys, values = (torch.randn(rows, length, count, dim, dtype=dtype) for count in (9, 4, 3))
+    turns = tuple(torch.randn(rows, length, rotated, dtype=dtype) for _ in range(2)) if rotated else None
     return values.flatten(2), ReplacedHeads(torch.empty(0), wide[:, :, 1:7], keys[:, :, 1:], turns)
 
 
@@ -93,7 +95,7 @@ def test_a_step_writes_one_slot_and_attends_to_all(bits, dim, rotated, dtype, to
     for step in range(12):
         before = {index: x.clone() for index, x in slots.items()}
         values, heads = given(dim, rotated, dtype)
-        output = mixer._step(values, cache, seen, heads)
+        output = mixer.attend(values, cache, seen, None, heads)[0]
         assert output.dtype == dtype
         assert seen[:, 0].tolist() == [start + step + 1 for start in SEEN]
         truth = expected(mixer, values, heads, cache, seen)
@@ -124,7 +126,7 @@ def test_a_slot_out_of_place_would_show():
     cache = filled(mixer, 16)
     seen = cache.layers[0].recurrent_states[0]
     values, heads = given(16, 16)
-    output = mixer._step(values, cache, seen, heads)
+    output = mixer.attend(values, cache, seen, None, heads)[0]
     cache.layers[0].conv_states[1][-1] = cache.layers[0].conv_states[1][-1].roll(1, 0)
     seen[1] += 1
     wrong = expected(mixer, values, heads, cache, seen).flatten(1)
@@ -139,7 +141,87 @@ def test_a_token_without_a_slot_is_refused():
     cache.layers[0].recurrent_states[0][-1] = SINKS + 199  # the last slot of a ring of 200, of which there are fewer
     values, heads = given(16, 16)
     with pytest.raises(RuntimeError, match="has no slot"):
-        mixer._step(values, cache, cache.layers[0].recurrent_states[0], heads)
+        mixer.attend(values, cache, cache.layers[0].recurrent_states[0], None, heads)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("dim", "rotated"), [(6, 6), (24, 0), (80, 32)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.01)])
+@pytest.mark.parametrize("length", [1, 6, 40, 230])
+@torch.no_grad()
+def test_a_beginning_is_kept_and_attends(bits, dim, rotated, dtype, tolerance, length, monkeypatch):
+    torch.manual_seed(0)
+    mixer = windows(bits, dim).to(dtype)
+    values, heads = given(dim, rotated, dtype, length)
+    begin, calls = cpp_step.window_begin, []
+    monkeypatch.setattr(
+        cpp_step, "window_begin", lambda inputs: calls.append((inputs.slots, begin(inputs))) or calls[0][1]
+    )
+    output, seen = mixer.attend(values, None, None, None, heads)
+    ((slots, (queries, entries)),) = calls
+    assert output.dtype == queries.dtype == entries.dtype == dtype
+    assert seen.tolist() == [[length]] * len(SEEN)
+    turned, keys = rotate(heads.queries.transpose(1, 2).double(), heads.keys.transpose(1, 2).double(), exact(heads))
+    keys = keys.transpose(1, 2) if mixer.center is None else keys.transpose(1, 2) - mixer.center
+    given_entries = torch.cat([keys, values.unflatten(2, (3, dim)).double()], -1)
+    ages = torch.arange(length).unsqueeze(1) - torch.arange(length)
+    for group, (index, place, first, count, entry, query) in enumerate(mixer.places):
+        window = mixer.windows[index]
+        assert (
+            difference(queries[:, :, query : query + count].double(), turned[:, first : first + count].transpose(1, 2))
+            < tolerance
+        )
+        slot = torch.arange(length)
+        slot = torch.where(slot < SINKS, slot, SINKS + (slot - SINKS) % window.tokens)
+        held = [t for t in range(length) if t < SINKS or t >= length - window.tokens]
+        parts = entries[:, :, entry].double().chunk(2, -1), given_entries[:, :, group].chunk(2, -1)
+        if window.bits < FULL_BITS:
+            parts = [[hadamard(x) for x in part] for part in parts]
+        stored = numbers(slots[index][:, :, place], window.bits)
+        for kept, wanted, in_slots in zip(*parts, stored, strict=True):
+            step_width = 2 * wanted.abs().amax(-1, keepdim=True) / 2**window.bits
+            rounding = 1e-5 if dtype == torch.float32 else 0.03
+            assert ((kept - wanted).abs() <= 0.52 * step_width + 0.004 * wanted.abs() + rounding).all()
+            assert in_slots.shape[1] == len(held)
+            assert difference(in_slots[:, slot[held]], kept[:, held]) < tolerance
+        keys, read = entries[:, :, entry].double().chunk(2, -1)
+        scores = torch.einsum("blhd,bkd->bhlk", queries[:, :, query : query + count].double(), keys) / dim**0.5
+        visible = (ages >= 0) & ((ages < window.tokens) | (torch.arange(length) < SINKS))
+        truth = (scores.masked_fill(~visible, -torch.inf).softmax(-1) @ read.unsqueeze(1)).transpose(1, 2)
+        assert difference(output.unflatten(2, (-1, dim))[:, :, first : first + count].double(), truth) < tolerance
+
+
+@pytest.mark.parametrize("mixer", [RetentionMixer, WindowStateMixer])
+@pytest.mark.parametrize(("dim", "rotated"), [(6, 6), (24, 0), (80, 32)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+@torch.no_grad()
+def test_a_retention_advances_as_in_float64(mixer, dim, rotated, dtype, tolerance, monkeypatch):
+    torch.manual_seed(0)
+    sizes = SimpleNamespace(
+        hidden_size=10, window_tokens=7, group_windows=None, group_bits=None, sink_tokens=SINKS, attention_dropout=0.0
+    )
+    heads_of_layer = [head for group, copies in enumerate(COPIES) for head in range(3 * group, 3 * group + copies)]
+    block = mixer(sizes, head_layout(heads_of_layer, 9, 3), dim, 0).eval()
+    block.gate.weight.normal_()
+    twin = deepcopy(block).double()
+    block.gate.to(dtype)
+    step, called = cpp_step.retain_step, []
+    monkeypatch.setattr(cpp_step, "retain_step", lambda *inputs: called.append(1) or step(*inputs))
+    states = len(COPIES) * len(block.memories)
+    packed = torch.rand(len(SEEN), 1 + states * dim * (dim + 1))
+    state = packed[:, 1:].unflatten(1, (states, dim, dim + 1))
+    exact_state = state.double()
+    for _ in range(5):
+        values, heads = given(dim, rotated, dtype)
+        heads = heads._replace(hidden_states=torch.randn(len(SEEN), 1, 10, dtype=dtype))
+        wide = ReplacedHeads(heads.hidden_states.double(), heads.queries.double(), heads.keys.double(), exact(heads))
+        features, after = block.retain(values, state, None, heads)
+        truth, exact_state = twin.retain(values.double(), exact_state, None, wide)
+        assert after is state
+        assert features.dtype == dtype
+        assert difference(features.double(), truth) < tolerance
+        assert difference(state.double(), exact_state) < tolerance
+    assert len(called) == 5
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -170,3 +252,6 @@ def test_models_decode_by_the_kernel_as_in_float64(static, monkeypatch):
         logits[dtype] = torch.cat(pieces, 1).double()
     assert difference(logits[torch.float32][mask.bool()], logits[torch.float64][mask.bool()]) < 1e-4
     assert len(called) == 2 * (3 + 26)
+    # without padding the beginning goes through the kernel too, unless a static cache has its slots already
+    whole = [model.to(dtype)(tokens).logits.double() for dtype in (torch.float64, torch.float32)]
+    assert difference(*whole) < 1e-4

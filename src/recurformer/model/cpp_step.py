@@ -104,14 +104,13 @@ BlockArguments = structure(
 
 
 class WindowStepInputs(NamedTuple):
-    """One step of a layer's windows; all numbers are of one type, float32 or bfloat16.
+    """A step of a layer's windows or of its retention, or an input's beginning; all of one type, float32 or bfloat16.
 
-    Queries (B, 1, heads, D), keys (B, 1, KV heads, D) and values (B, 1, KV heads * D) are not rotated yet. `cos` and
-    `sin` are (B or 1, 1, rotated features), or None in a layer without positions. `center` (KV heads, D) is taken from
-    the keys where it is there. `seen` (B, 1), the number of tokens before this one, is updated; so are the `slots` of
-    each window (B, held, its KV heads, width), which has a slot for the new token. `windows` names of each the tokens
-    of its ring, its bits and its width in bytes; `groups` of each KV head its window, its place in there, and its first
-    query head and their number.
+    Queries (B, L, heads, D), keys (B, L, KV heads, D) and values (B, L, KV heads * D) are not rotated yet. `cos` and
+    `sin` are (B or 1, L, rotated features), or None in a layer without positions. `center` (KV heads, D) is taken from
+    the keys where it is there. `seen` (B, 1), the number of tokens before a step, is updated; None at the beginning. So
+    are the `slots` of each window (B, held, its KV heads, width), which has some for the new tokens. `windows` names of
+    each the tokens of its ring, its bits and its width in bytes; `groups` of each KV head the members of `WindowGroup`.
     """
 
     queries: Tensor
@@ -120,10 +119,10 @@ class WindowStepInputs(NamedTuple):
     cos: Tensor | None
     sin: Tensor | None
     center: Tensor | None
-    seen: Tensor
+    seen: Tensor | None
     slots: Sequence[Tensor]
     windows: Sequence[tuple[int, int, int]]
-    groups: tuple[tuple[int, int, int, int], ...]
+    groups: tuple[tuple[int, ...], ...]
     sinks: int
 
 
@@ -134,19 +133,32 @@ class WindowSlots(Structure):
 
 
 class WindowGroup(Structure):
-    """The ctypes twin of a KV head."""
+    """The ctypes twin of a KV head.
 
-    _fields_ = [(name, c_int64) for name in ("window", "place", "first_query", "queries")]
+    Its window, its place in there, its first query head and their number; its place and that of its first query head in
+    the order of windows.
+    """
+
+    _fields_ = [(name, c_int64) for name in ("window", "place", "first_query", "queries", "sorted", "sorted_query")]
 
 
 class WindowStepArguments(Structure):
     """The ctypes twin of a step's rows and sizes."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("queries", "keys", "values", "cos", "sin", "center", "y", "seen")),
+        *((name, c_void_p) for name in ("queries", "keys", "values", "cos", "sin", "center", "y", "entries", "seen")),
         *((f"{name}_stride", c_int64) for name in ("queries", "keys", "values", "cos", "sin")),
-        *((name, c_int64) for name in ("batch", "heads", "groups", "dim", "turned", "sinks")),
+        *((f"{name}_step", c_int64) for name in ("queries", "keys", "values")),
+        *((name, c_int64) for name in ("batch", "length", "heads", "groups", "dim", "turned", "sinks")),
         *((name, c_int32) for name in ("threads", "half")),
+    ]
+
+
+class RetentionArguments(Structure):
+    """The ctypes twin of a retention's state."""
+
+    _fields_ = [(name, c_void_p) for name in ("decays", "state")] + [
+        (name, c_int64) for name in ("state_stride", "rates")
     ]
 
 
@@ -222,17 +234,56 @@ def block_step(inputs: BlockInputs) -> Tensor:
 
 
 @cache
-def _window_groups(groups: tuple[tuple[int, int, int, int], ...]) -> Array[WindowGroup]:
+def _window_groups(groups: tuple[tuple[int, ...], ...]) -> Array[WindowGroup]:
     return (WindowGroup * len(groups))(*(WindowGroup(*group) for group in groups))
 
 
 def _check(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
-    """Refuse what the kernel would not read as it lies: (B or 1, ...), whose last dimensions have no gaps."""
+    """Refuse what the kernel would not read as it lies: (B or 1, L, ...), whose last dimensions have no gaps."""
     dense = x.stride(-1) == 1 and (x.dim() < 4 or x.stride(2) == x.shape[3])
     if tuple(x.shape) != shape or x.dtype != like.dtype or not x.is_cpu or not dense:
         raise RuntimeError(
             f"C++ kernels: {name} must be {shape} in {like.dtype}, but it is {tuple(x.shape)} in {x.dtype}"
         )
+
+
+def _call_windows(
+    function: str, inputs: WindowStepInputs, y: Tensor, entries: Tensor | None = None, state: Structure | None = None
+) -> int:
+    """Call a function on the rows, and on the slots of windows or on a `state`."""
+    queries, keys, values, cos, sin, center, seen = inputs[:7]
+    (batch, length, heads, dim), groups = queries.shape, keys.shape[2]
+    _check("queries", queries, (batch, length, heads, dim), queries)
+    _check("keys", keys, (batch, length, groups, dim), queries)
+    _check("values", values, (batch, length, groups * dim), queries)
+    turned, turns = 0, []
+    for name, x in (("cos", cos), ("sin", sin)):
+        if x is not None:
+            turned = x.shape[2]
+            _check(name, x, (batch if x.shape[0] > 1 else 1, length, turned), queries)
+            if length > 1 and x.stride(1) != turned:
+                raise RuntimeError(f"C++ kernels: {name} has gaps (strides {x.stride()})")
+        turns.append((None, 0) if x is None else (x.data_ptr(), x.stride(0) if x.shape[0] > 1 else 0))
+    if center is not None and (center.shape != (groups, dim) or center.dtype != queries.dtype):
+        raise RuntimeError(f"C++ kernels: center must be {(groups, dim)}, but it is {tuple(center.shape)}")
+    if seen is not None and (seen.shape != (batch, 1) or seen.dtype != torch.int64 or not seen.is_contiguous()):
+        raise RuntimeError(f"C++ kernels: seen must be {(batch, 1)} in int64, but it is {tuple(seen.shape)}")
+    windows = (WindowSlots * len(inputs.slots))()
+    for index, (slots, (tokens, bits, width)) in enumerate(zip(inputs.slots, inputs.windows, strict=True)):
+        rows, held, count, numbers = slots.shape
+        room = held if seen is not None else min(length, inputs.sinks + tokens)
+        if (rows, held, numbers * slots.itemsize) != (batch, room, width) or not slots.is_contiguous():
+            raise RuntimeError(f"C++ kernels: slots {tuple(slots.shape)} of {slots.dtype}, not {width} bytes each")
+        windows[index] = WindowSlots(slots.data_ptr(), held, tokens, count, bits)
+    given = WindowStepArguments(
+        *(queries.data_ptr(), keys.data_ptr(), values.data_ptr(), turns[0][0], turns[1][0]),
+        *(None if x is None else x.data_ptr() for x in (center, y, entries, seen)),
+        *(queries.stride(0), keys.stride(0), values.stride(0), turns[0][1], turns[1][1]),
+        *(queries.stride(1), keys.stride(1), values.stride(1)),
+        *(batch, length, heads, groups, dim, turned, inputs.sinks),
+        *(torch.get_num_threads(), queries.dtype == torch.bfloat16),
+    )
+    return native.call(function, given, windows if state is None else state, _window_groups(inputs.groups))
 
 
 def window_step(inputs: WindowStepInputs) -> Tensor:
@@ -241,34 +292,51 @@ def window_step(inputs: WindowStepInputs) -> Tensor:
     Raises:
         RuntimeError: a token has no slot, or a tensor is not as the kernel reads it.
     """
-    queries, keys, values, cos, sin, center, seen = inputs[:7]
-    (batch, _, heads, dim), groups = queries.shape, keys.shape[2]
-    _check("queries", queries, (batch, 1, heads, dim), queries)
-    _check("keys", keys, (batch, 1, groups, dim), queries)
-    _check("values", values, (batch, 1, groups * dim), queries)
-    turned, turns = 0, []
-    for name, x in (("cos", cos), ("sin", sin)):
-        if x is not None:
-            turned = x.shape[2]
-            _check(name, x, (batch if x.shape[0] > 1 else 1, 1, turned), queries)
-        turns.append((None, 0) if x is None else (x.data_ptr(), x.stride(0) if x.shape[0] > 1 else 0))
-    if center is not None and (center.shape != (groups, dim) or center.dtype != queries.dtype):
-        raise RuntimeError(f"C++ kernels: center must be {(groups, dim)}, but it is {tuple(center.shape)}")
-    if seen.shape != (batch, 1) or seen.dtype != torch.int64 or not seen.is_contiguous():
-        raise RuntimeError(f"C++ kernels: seen must be {(batch, 1)} in int64, but it is {tuple(seen.shape)}")
-    windows = (WindowSlots * len(inputs.slots))()
-    for index, (slots, (tokens, bits, width)) in enumerate(zip(inputs.slots, inputs.windows, strict=True)):
-        rows, held, count, numbers = slots.shape
-        if (rows, numbers * slots.itemsize) != (batch, width) or not slots.is_contiguous():
-            raise RuntimeError(f"C++ kernels: slots {tuple(slots.shape)} of {slots.dtype}, not {width} bytes each")
-        windows[index] = WindowSlots(slots.data_ptr(), held, tokens, count, bits)
-    y = queries.new_empty(batch, 1, heads * dim)
-    given = WindowStepArguments(
-        *(queries.data_ptr(), keys.data_ptr(), values.data_ptr(), turns[0][0], turns[1][0]),
-        *(None if center is None else center.data_ptr(), y.data_ptr(), seen.data_ptr()),
-        *(queries.stride(0), keys.stride(0), values.stride(0), turns[0][1], turns[1][1]),
-        *(batch, heads, groups, dim, turned, inputs.sinks, torch.get_num_threads(), queries.dtype == torch.bfloat16),
-    )
-    if native.call("window_step", given, windows, _window_groups(inputs.groups)):
-        raise RuntimeError(f"C++ kernels: a token after {seen.max()} others has no slot")
+    y = inputs.queries.new_empty(len(inputs.queries), 1, inputs.queries.shape[2:].numel())
+    if _call_windows("window_step", inputs, y):
+        raise RuntimeError(f"C++ kernels: a token after {inputs.seen} others has no slot")
+    return y
+
+
+def window_begin(inputs: WindowStepInputs) -> tuple[Tensor, Tensor]:
+    """Put an input's first tokens into the windows, in place.
+
+    Returns:
+        rotated queries (B, L, heads, D), and the keys and values as they are kept (B, L, KV heads, 2 D); both in the
+        order of windows.
+
+    Raises:
+        RuntimeError: a tensor is not as the kernel reads it.
+    """
+    queries = inputs.queries.new_empty(inputs.queries.shape)
+    entries = inputs.keys.new_empty(*inputs.keys.shape[:3], 2 * inputs.keys.shape[3])
+    _call_windows("window_begin", inputs, queries, entries)
+    return queries, entries
+
+
+def retain_step(inputs: WindowStepInputs, decays: Tensor, state: Tensor) -> Tensor:
+    """Advance the state of `Retention` by one token, in place.
+
+    Args:
+        inputs: the token's rows and the KV heads; no windows.
+        decays: logarithms (B, KV heads * rates), in float32.
+        state: (B, KV heads * rates, D, D + 1), in float32; the rows of a batch may have gaps.
+
+    Returns:
+        features (B, 1, (heads * rates + KV heads) * D): the means of every head and rate, then the values.
+
+    Raises:
+        RuntimeError: a tensor is not as the kernel reads it.
+    """
+    batch, _, heads, dim = inputs.queries.shape
+    groups, states = inputs.keys.shape[2], decays.shape[1]
+    shape = batch, states, dim, dim + 1
+    if state.shape != shape or state.stride()[1:] != (dim * (dim + 1), dim + 1, 1) or states % groups:
+        raise RuntimeError(f"C++ kernels: state must be {shape} without gaps in a row, but it is {tuple(state.shape)}")
+    if not takes((), (decays,)) or state.dtype != torch.float32:
+        raise RuntimeError(f"C++ kernels: decays and state must be float32, not {decays.dtype} and {state.dtype}")
+    rates = states // groups
+    y = inputs.queries.new_empty(batch, 1, (heads * rates + groups) * dim)
+    retention = RetentionArguments(decays.data_ptr(), state.data_ptr(), state.stride(0), rates)
+    _call_windows("retain_step", inputs, y, state=retention)
     return y

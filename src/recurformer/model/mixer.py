@@ -151,6 +151,9 @@ def decayed_recurrence(
         return torch.empty_like(value), state
     outputs = []
     with own_precision(query):
+        if query.shape[2] == 1 and not torch.compiler.is_compiling():
+            state = log_decay.exp().unsqueeze(-1) * state + key.transpose(-1, -2) * value
+            return query @ state, state
         if any_length(query.shape[2], CHUNK):
             return _chunks_at_once(query, key, value, log_decay, state)
         for q, k, v, steps in zip(*(x.split(CHUNK, 2) for x in (query, key, value, log_decay)), strict=True):

@@ -1,6 +1,7 @@
 """Mixers with a matrix for a state: linear attention, a gated recurrence, and retention."""
 
 import math
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional as F
 from transformers import Cache
 from transformers import initialization as init
 
+from . import cpp_step
 from .layout import HeadLayout
 from .mamba import initial_step_bias
 from .mixer import Mixer, ReplacedHeads, decayed_recurrence, join, weighted_means
@@ -131,6 +133,8 @@ class Retention(Mixer):
         self.outputs = sum(self.copies) * head_dim
         self.features = len(self.memories) * self.outputs + len(self.copies) * head_dim
         self.gate = nn.Linear(config.hidden_size, len(self.copies) * len(self.memories))
+        first = accumulate(self.copies, initial=0)
+        self.spans = tuple((0, 0, start, count, 0, 0) for start, count in zip(first, self.copies, strict=False))
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -146,12 +150,16 @@ class Retention(Mixer):
 
         Returns:
             features (B, L, features), y of every head at every rate and then the values; the last state (B, KV heads *
-            rates, head_dim, head_dim + 1).
+            rates, head_dim, head_dim + 1), which may be `state` itself, updated.
         """
         dtype = torch.promote_types(values.dtype, torch.float32)
-        queries, keys = (F.elu(x.to(dtype)) + 1 for x in heads.rotated())
         decays = F.logsigmoid(self.gate(heads.hidden_states).to(dtype)).transpose(1, 2)  # (B, KV heads * rates, L)
         decays = decays.contiguous()
+        if state is not None and padding_mask is None and values.shape[1] == 1:
+            rows = (values, heads.queries, heads.keys, *(heads.position_embeddings or ()))
+            if values.dtype in cpp_step.ROWS and cpp_step.takes(rows, (), values.dtype):
+                return self._step(values, state, heads, decays.squeeze(2)), state
+        queries, keys = (F.elu(x.to(dtype)) + 1 for x in heads.rotated())
         if padding_mask is not None:
             real = padding_mask.unsqueeze(1).to(dtype)
             keys, decays = keys * real.unsqueeze(-1), decays * real
@@ -167,6 +175,24 @@ class Retention(Mixer):
         means = weighted_means(outputs).to(values.dtype)  # (B, H * rates, L, head_dim)
         features = torch.cat([means, inputs], 1).transpose(1, 2).flatten(2)
         return features, torch.cat([states[:, :1] for states in alike], 1).flatten(1, 2)
+
+    def _step(self, values: Tensor, state: Tensor, heads: ReplacedHeads, decays: Tensor) -> Tensor:
+        """Return the features of one token by the C++ kernel, which updates the state."""
+        cos, sin = heads.position_embeddings or (None, None)
+        inputs = cpp_step.WindowStepInputs(
+            queries=heads.queries,
+            keys=heads.keys,
+            values=values,
+            cos=cos,
+            sin=sin,
+            center=None,
+            seen=None,
+            slots=(),
+            windows=(),
+            groups=self.spans,
+            sinks=0,
+        )
+        return cpp_step.retain_step(inputs, decays, state)
 
     def _at_rates(self, heads: Tensor) -> Tensor:
         """Return heads (B, H, ...) once for every rate, (B, H * rates, ...)."""

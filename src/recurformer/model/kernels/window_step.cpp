@@ -1,5 +1,7 @@
-// One decoding step of a layer's attention windows: the newest token's key and value are rotated, packed and written to
-// their slots, and its queries attend to all slots, which are read as they are stored.
+// A layer's attention windows. In a decoding step the newest token's key and value are rotated, packed and written to
+// their slots, and its queries attend to all slots, which are read as they are stored. At an input's beginning the
+// tokens' queries, keys and values are rotated and kept likewise, and given back for the attention of whole sequences.
+// Beside a window there may be the state of `Retention`, whose step reads the same rows.
 //
 // Slots are rings (`Window._slot_places`): a step writes one slot of each KV head, in place. Packed rows are as of `pack`:
 // whole numbers of 8 or 4 bits (two in a byte, the first below), then their scale, a bfloat16.
@@ -12,14 +14,18 @@ struct WindowSlots {
 
 struct WindowGroup {
   int64_t window, place, first_query, queries;  // the KV head's window, its place in there, its query heads
+  int64_t sorted, sorted_query;  // its place and that of its first query head in the order of windows
 };
 
 struct WindowStepArguments {
-  const void *queries, *keys, *values;  // (batch, heads, dim), (batch, KV heads, dim) twice; not rotated
-  const void *cos, *sin, *center;       // (batch, turned) twice or null, (KV heads, dim) or null
-  void* y;                              // (batch, heads, dim)
-  int64_t* seen;                         // (batch): tokens before this one; one more afterwards
-  int64_t queries_stride, keys_stride, values_stride, cos_stride, sin_stride, batch, heads, groups, dim, turned, sinks;
+  const void *queries, *keys, *values;  // (batch, length, heads, dim), (batch, length, KV heads, dim) twice; not rotated
+  const void *cos, *sin, *center;       // (batch, length, turned) twice or null, (KV heads, dim) or null
+  void* y;        // of a step: outputs (batch, heads, dim); of a beginning: rotated queries (batch, length, heads, dim)
+  void* entries;  // of a beginning: keys and values as they are kept (batch, length, KV heads, 2 dim)
+  int64_t* seen;  // of a step: tokens before it, (batch); one more afterwards
+  int64_t queries_stride, keys_stride, values_stride, cos_stride, sin_stride;  // of a batch's rows
+  int64_t queries_step, keys_step, values_step;                                // of tokens
+  int64_t batch, length, heads, groups, dim, turned, sinks;
   int32_t threads, half;  // half: all numbers are bfloat16, and so are unpacked slots
 };
 
@@ -187,11 +193,87 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   }
 }
 
+// A slot's place after `place` tokens (see `Window._slot_places`).
+static int64_t slot_of(int64_t place, int64_t sinks, int64_t tokens) {
+  return place < sinks ? place : sinks + (place - sinks) % tokens;
+}
+
+// The query, key and value of a token, rotated.
+template <class T>
+struct Token {
+  const WindowStepArguments& a;
+  int64_t b, t;
+  void turn(float* out, const T* x) const {
+    const int64_t step = t * a.turned;
+    rotate(out, x, (const T*)a.cos + b * a.cos_stride + step, (const T*)a.sin + b * a.sin_stride + step, a.turned, a.dim);
+  }
+  void query(float* out, int64_t h) const {
+    turn(out, (const T*)a.queries + b * a.queries_stride + t * a.queries_step + h * a.dim);
+  }
+  void entry(float* key, float* value, int64_t g, bool packs) const {
+    turn(key, (const T*)a.keys + b * a.keys_stride + t * a.keys_step + g * a.dim);
+    const T *center = (const T*)a.center, *given = (const T*)a.values + b * a.values_stride + t * a.values_step;
+    for (int64_t i = 0; i < a.dim; ++i) value[i] = wide(given[g * a.dim + i]);
+    if (center)
+      for (int64_t i = 0; i < a.dim; ++i) key[i] -= wide(center[g * a.dim + i]);
+    if (packs) {
+      hadamard(key, a.dim);
+      hadamard(value, a.dim);
+    }
+  }
+};
+
+// Numbers of a row as `pack` kept them, turned back.
+static void unpack(float* out, const uint8_t* row, int64_t bits, int64_t dim) {
+  if (bits == SINGLE) numbers_of<SINGLE>(row, dim, out);
+  else if (bits == HALF) numbers_of<HALF>(row, dim, out);
+  else {
+    const float scale = bits == 4 ? numbers_of<4>(row, dim, out) : numbers_of<8>(row, dim, out);
+    const float offset = 0.5f - (float)(1 << (bits - 1));
+    SIMD for (int64_t i = 0; i < dim; ++i) out[i] = scale * (out[i] + offset);
+    as_stored(out, bits, dim, true);
+    hadamard(out, dim);
+  }
+}
+
+template <class T>
+static void begin(const WindowStepArguments& a, const WindowSlots* windows, const WindowGroup* groups) {
+  const int64_t dim = a.dim;
+  in_parallel(a.threads, a.batch * a.length, [&](int, int64_t first, int64_t last) {
+    std::vector<float> numbers(2 * dim);
+    std::vector<uint8_t> rows(2 * row_bytes(SINGLE, dim));
+    float *key = numbers.data(), *value = key + dim;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t place = i % a.length;
+      const Token<T> token{a, i / a.length, place};
+      for (int64_t g = 0; g < a.groups; ++g) {
+        const WindowGroup& group = groups[g];
+        const WindowSlots& window = windows[group.window];
+        const int64_t bytes = row_bytes(window.bits, dim);
+        token.entry(key, value, g, window.bits < HALF);
+        pack(rows.data(), key, window.bits, dim);
+        pack(rows.data() + bytes, value, window.bits, dim);
+        if (place < a.sinks || place >= a.length - window.tokens) {
+          const int64_t slot = token.b * window.held + slot_of(place, a.sinks, window.tokens);
+          std::copy_n(rows.data(), 2 * bytes, window.slots + (slot * window.groups + group.place) * 2 * bytes);
+        }
+        unpack(key, rows.data(), window.bits, dim);
+        unpack(value, rows.data() + bytes, window.bits, dim);
+        T* entry = (T*)a.entries + (i * a.groups + group.sorted) * 2 * dim;
+        for (int64_t d = 0; d < 2 * dim; ++d) set(entry[d], numbers[d]);
+        for (int64_t h = 0; h < group.queries; ++h) {
+          T* query = (T*)a.y + (i * a.heads + group.sorted_query + h) * dim;
+          token.query(key, group.first_query + h);
+          for (int64_t d = 0; d < dim; ++d) set(query[d], key[d]);
+        }
+      }
+    }
+  });
+}
+
 // Returns 1 if a token has no slot.
 template <class T>
 static int step(const WindowStepArguments& a, const WindowSlots* windows, const WindowGroup* groups) {
-  const T *all_queries = (const T*)a.queries, *all_keys = (const T*)a.keys, *all_values = (const T*)a.values;
-  const T *all_cos = (const T*)a.cos, *all_sin = (const T*)a.sin, *center = (const T*)a.center;
   const int64_t dim = a.dim;
   const float scale = (float)std::pow((double)dim, -0.5) * LOG2_E;  // weights are powers of two
   std::vector<float> queries(a.batch * a.heads * dim), entry(2 * dim);
@@ -203,26 +285,18 @@ static int step(const WindowStepArguments& a, const WindowSlots* windows, const 
       const WindowSlots& window = windows[group.window];
       const bool packs = window.bits < HALF;
       const int64_t place = a.seen[b];
-      const int64_t slot = place < a.sinks ? place : a.sinks + (place - a.sinks) % window.tokens;
+      const int64_t slot = slot_of(place, a.sinks, window.tokens);
       if (slot >= window.held) return 1;
-      const T *cos = all_cos + b * a.cos_stride, *sin = all_sin + b * a.sin_stride;
-      const auto turn = [&](float* out, const T* x) { rotate(out, x, cos, sin, a.turned, dim); };
+      const Token<T> token{a, b, 0};
       float *key = entry.data(), *value = key + dim;
-      turn(key, all_keys + b * a.keys_stride + g * dim);
-      if (center)
-        for (int64_t i = 0; i < dim; ++i) key[i] -= wide(center[g * dim + i]);
-      for (int64_t i = 0; i < dim; ++i) value[i] = wide(all_values[b * a.values_stride + g * dim + i]);
-      if (packs) {
-        hadamard(key, dim);
-        hadamard(value, dim);
-      }
+      token.entry(key, value, g, packs);
       const int64_t bytes = row_bytes(window.bits, dim);
       uint8_t* row = window.slots + (((b * window.held + slot) * window.groups) + group.place) * 2 * bytes;
       pack(row, key, window.bits, dim);
       pack(row + bytes, value, window.bits, dim);
       for (int64_t h = group.first_query; h < group.first_query + group.queries; ++h) {
         float* query = queries.data() + (b * a.heads + h) * dim;
-        turn(query, all_queries + b * a.queries_stride + h * dim);
+        token.query(query, h);
         if (packs) hadamard(query, dim);
         as_stored(query, window.bits, dim, false);
         for (int64_t i = 0; i < dim; ++i) query[i] *= scale;
@@ -281,6 +355,54 @@ static int step(const WindowStepArguments& a, const WindowSlots* windows, const 
   return 0;
 }
 
+struct RetentionArguments {
+  const float* decays;  // (batch, KV heads, rates): logarithms
+  float* state;         // (batch, KV heads, rates, dim, dim + 1), updated
+  int64_t state_stride, rates;
+};
+
+static float elu_plus_one(float x) { return x > 0.f ? x + 1.f : std::exp(x); }
+
+// One step of `Retention`: y are its features (batch, heads * rates * dim + KV heads * dim).
+template <class T>
+static void retain(const WindowStepArguments& a, const RetentionArguments& r, const WindowGroup* groups) {
+  const int64_t dim = a.dim, width = dim + 1, features = (a.heads * r.rates + a.groups) * dim;
+  std::vector<float> memory(2 * dim + width * 2);
+  float *key = memory.data(), *value = key + dim, *query = value + width, *sums = query + dim;
+  for (int64_t b = 0; b < a.batch; ++b) {
+    const Token<T> token{a, b, 0};
+    T* y = (T*)a.y + b * features;
+    for (int64_t g = 0; g < a.groups; ++g) {
+      const WindowGroup& group = groups[g];
+      token.turn(key, (const T*)a.keys + b * a.keys_stride + g * dim);
+      const T* given = (const T*)a.values + b * a.values_stride + g * dim;
+      for (int64_t i = 0; i < dim; ++i) {
+        key[i] = elu_plus_one(key[i]);
+        value[i] = wide(given[i]);
+        y[a.heads * r.rates * dim + g * dim + i] = given[i];
+      }
+      value[dim] = 1.f;  // sums up the weights
+      for (int64_t rate = 0; rate < r.rates; ++rate) {
+        const int64_t place = g * r.rates + rate;
+        const float decay = std::exp(r.decays[b * a.groups * r.rates + place]);
+        float* state = r.state + b * r.state_stride + place * dim * width;
+        for (int64_t n = 0; n < dim; ++n)
+          SIMD for (int64_t i = 0; i < width; ++i) state[n * width + i] = decay * state[n * width + i] + key[n] * value[i];
+        for (int64_t h = group.first_query; h < group.first_query + group.queries; ++h) {
+          token.query(query, h);
+          std::fill(sums, sums + width, 0.f);
+          for (int64_t n = 0; n < dim; ++n) {
+            const float weight = elu_plus_one(query[n]);
+            SIMD for (int64_t i = 0; i < width; ++i) sums[i] += weight * state[n * width + i];
+          }
+          const float scale = sums[dim] == 0.f ? 1.f : 1.f / sums[dim];
+          for (int64_t i = 0; i < dim; ++i) set(y[(h * r.rates + rate) * dim + i], scale * sums[i]);
+        }
+      }
+    }
+  }
+}
+
 struct HadamardArguments {
   const float* x;  // (rows, dim)
   float* y;        // likewise, without gaps
@@ -302,5 +424,15 @@ int hadamard_rows(const HadamardArguments* a) {
 
 int window_step(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups) {
   return a->half ? step<uint16_t>(*a, windows, groups) : step<float>(*a, windows, groups);
+}
+
+int retain_step(const WindowStepArguments* a, const RetentionArguments* r, const WindowGroup* groups) {
+  a->half ? retain<uint16_t>(*a, *r, groups) : retain<float>(*a, *r, groups);
+  return 0;
+}
+
+int window_begin(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups) {
+  a->half ? begin<uint16_t>(*a, windows, groups) : begin<float>(*a, windows, groups);
+  return 0;
 }
 }
