@@ -11,11 +11,12 @@ from torch import Tensor
 from benchmarks.case import Call, Case, Options
 from benchmarks.clock import take_turns
 from benchmarks.memory import peak_bytes
+from benchmarks.parts import PARTS, parts
 
 COLUMNS = (
     "topic", "case", "candidate", "baseline", "backend", "model", "beta", "heads", "batch", "tokens", "channels",
     "states", "device", "threads", "rounds", "median_seconds", "ratio", "ratio_low", "ratio_high",
-    "peak_bytes", "error",
+    "peak_bytes", "error", *PARTS, "between",
 )  # fmt: skip
 """`ratio` is the median over the rounds of the baseline's seconds over the candidate's, `ratio_low` and `ratio_high`
 their 10th and 90th percentile; `error` is the largest deviation as a share of the largest expected value."""
@@ -73,4 +74,5 @@ def measure(topic: str, case: Case, options: Options, rounds: int, seconds: floa
             **_ratio(taken.get(case.baseline), samples),
             "peak_bytes": peak_bytes(options, topic, case.name, candidate.name, call) if case.memory else math.nan,
             "error": math.nan if expected is None else _error(call, expected),
+            **(parts(call) if options.device == "cpu" else {}),
         }
