@@ -259,7 +259,8 @@ def run_record(
         "git": tree,
         "lock": lock,
         "versions": {"python": platform.python_version(), **_versions()},
-        "host": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
+        "host": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
+        | ({"slurm_job": job} if (job := os.environ.get("SLURM_JOB_ID")) else {}),
         "accelerator": _accelerator(),
         "scan": sorted(scan.used_backends) if scan else [],
         "started": started.isoformat(timespec="seconds"),

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from recurformer.records import find_records
 from tests.cluster.workspace import ROOT, needs, run
 from tests.workflow.dry_runs import link_workflow
 
@@ -52,6 +53,8 @@ def test_jobs_of_the_workflow_run_and_one_that_dies_runs_again(tmp_path):
     assert "1 JobState=FAILED" in answer.stdout
     assert (tmp_path / ".snakemake/died").is_dir()
     assert all((tmp_path / target).exists() for target in targets)
+    jobs = [record["host"]["slurm_job"] for _, record in find_records(tmp_path / "results")]
+    assert len(set(jobs)) == len(jobs) == 3
 
 
 @pytest.mark.slow

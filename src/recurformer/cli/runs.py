@@ -136,6 +136,7 @@ def describe(path: Path, record: dict[str, Any], known: Mapping[str, dict[str, A
     commit = (record["git"]["commit"] or "unknown")[:12] + (", changed" if record["git"]["dirty"] else "")
     host, accelerator = record["host"], record["accelerator"]
     machine = f"{host['processor']}, {host['cores']} cores" + (f", {accelerator['name']}" if accelerator else "")
+    machine += f", SLURM job {host['slurm_job']}" if "slurm_job" in host else ""
     parents = [known[run] for run in record["parents"] if run in known]
     code = {parent["stage"]: _calls(parent) for parent in parents}
     lines = [
