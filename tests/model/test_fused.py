@@ -233,6 +233,8 @@ def test_an_originals_single_tokens_go_through_the_kernels(backbone, dtype, monk
     norms = sum(kind.__name__.endswith("RMSNorm") for kind in stock)
     if backbone == "gemma3_text":  # it normalises the heads of queries and keys after it has turned them
         norms -= 2 * LAYERS
+    elif backbone not in {"granite", "phi3"}:  # what follows the attention is one call, the norm included
+        norms -= LAYERS
     assert called == Counter(products=3 * (linear - 3 * gated), rms_norm=3 * norms, gated_products=3 * gated)
     assert [type(module) for module in model.modules()] == stock
     assert not any(type(module).__name__.startswith("FewRows") for module in converted.modules())

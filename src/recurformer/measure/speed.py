@@ -48,7 +48,7 @@ def speed_rows(
 ) -> pd.DataFrame:
     """Time prefill and decoding of one text, in turns, after one round that does not count.
 
-    By turns, other work of the machine hits all models.
+    By turns, other work of the machine hits all models. They are folded, as for any inference.
 
     Args:
         models: causal language models in evaluation mode, by their names.
@@ -68,13 +68,16 @@ def speed_rows(
         raise ValueError(f"decoded={decoded} must lie between 1 and {length - 1}, the tokens after the first")
     tokens = {"prefill": length - decoded, "decode": decoded}
     rows = []
-    for repetition in range(-1, repetitions):
-        for name, model in models.items():
-            seconds = _read_and_decode(model, input_ids.to(model.device), decoded)
-            if repetition >= 0:
-                rows += [(repetition, name, phase, tokens[phase], seconds[phase]) for phase in tokens]
-        if progress is not None:
-            progress(repetition + 2, repetitions + 1)
+    with ExitStack() as folds:
+        for model in models.values():
+            folds.enter_context(folded(model))
+        for repetition in range(-1, repetitions):
+            for name, model in models.items():
+                seconds = _read_and_decode(model, input_ids.to(model.device), decoded)
+                if repetition >= 0:
+                    rows += [(repetition, name, phase, tokens[phase], seconds[phase]) for phase in tokens]
+            if progress is not None:
+                progress(repetition + 2, repetitions + 1)
     return pd.DataFrame(rows, columns=["repetition", "model", "phase", "tokens", "seconds"])
 
 
@@ -91,7 +94,7 @@ def measure_speed(
     mamba: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """Time prefills of each length and decoding after it, at batch 1, folded, beside the original's: rows of bench.csv.
+    """Time prefills of each length and decoding after it, at batch 1, beside the original's: rows of bench.csv.
 
     Weights are random, for no time depends on them; the type is float32 on a processor and bfloat16 on CUDA.
 
@@ -117,25 +120,22 @@ def measure_speed(
     twins = {beta: converted_twin(meta_model(config, dtype), beta, seed, mamba) for beta in fractions}
     models = {str(beta): random_model(twin.config, seed, dtype, device) for beta, twin in twins.items()}
     generator, rows = torch.Generator().manual_seed(seed), []
-    with ExitStack() as folds:
-        for model in models.values():
-            folds.enter_context(folded(model))
-        for done, length in enumerate(lengths):
-            ids = torch.randint(config.vocab_size, (1, length + decoded), generator=generator)
+    for done, length in enumerate(lengths):
+        ids = torch.randint(config.vocab_size, (1, length + decoded), generator=generator)
 
-            def report(rounds_done: int, of: int, before: int = done) -> None:
-                if progress is not None:
-                    progress(before * of + rounds_done, len(lengths) * of)
+        def report(rounds_done: int, of: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before * of + rounds_done, len(lengths) * of)
 
-            measured = speed_rows(models, ids, decoded=decoded, repetitions=rounds, progress=report)
-            for topic, of_phase in measured.groupby("phase", sort=False):
-                seconds = of_phase.pivot(index="repetition", columns="model", values="seconds")
-                for beta in fractions:
-                    own = seconds[str(beta)]
-                    ratios = seconds["0.0"] / own
-                    low, high = ratios.quantile(SPREAD)
-                    values = (topic, name, place, beta, 1, length, rounds, ratios.median(), low, high)
-                    held = int(count_cache(twins[beta], length).bytes.sum())
-                    rows.append((*values, own.median() / (decoded if topic == "decode" else 1), held))
+        measured = speed_rows(models, ids, decoded=decoded, repetitions=rounds, progress=report)
+        for topic, of_phase in measured.groupby("phase", sort=False):
+            seconds = of_phase.pivot(index="repetition", columns="model", values="seconds")
+            for beta in fractions:
+                own = seconds[str(beta)]
+                ratios = seconds["0.0"] / own
+                low, high = ratios.quantile(SPREAD)
+                values = (topic, name, place, beta, 1, length, rounds, ratios.median(), low, high)
+                held = int(count_cache(twins[beta], length).bytes.sum())
+                rows.append((*values, own.median() / (decoded if topic == "decode" else 1), held))
     columns = "topic model device beta batch tokens rounds ratio ratio_low ratio_high median_seconds cache_bytes"
     return pd.DataFrame(rows, columns=columns.split())

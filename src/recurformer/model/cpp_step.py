@@ -241,7 +241,7 @@ def _window_groups(groups: tuple[tuple[int, ...], ...]) -> Array[WindowGroup]:
 def _check(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
     """Refuse what the kernel would not read as it lies: (B or 1, L, ...), whose last dimensions have no gaps."""
     dense = x.stride(-1) == 1 and (x.dim() < 4 or x.stride(2) == x.shape[3])
-    if tuple(x.shape) != shape or x.dtype != like.dtype or not x.is_cpu or not dense:
+    if x.shape != shape or x.dtype != like.dtype or not x.is_cpu or not dense:
         raise RuntimeError(
             f"C++ kernels: {name} must be {shape} in {like.dtype}, but it is {tuple(x.shape)} in {x.dtype}"
         )

@@ -51,11 +51,12 @@ class NormArguments(Structure):
 
 
 class GatedArguments(Structure):
-    """The ctypes twin of a gated feed-forward part."""
+    """The ctypes twin of a gated feed-forward part, perhaps between residual sums."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("x", "gate", "up", "down", "y")),
-        *((name, c_int64) for name in ("x_stride", "batch", "features", "inner", "outputs")),
+        *((name, c_void_p) for name in ("x", "gate", "up", "down", "residual", "norm", "y")),
+        *((name, c_int64) for name in ("x_stride", "residual_stride", "batch", "features", "inner", "outputs")),
+        *((name, c_float) for name in ("epsilon", "offset")),
         *((name, c_int32) for name in ("half", "threads", "tanh")),
     ]
 
@@ -116,43 +117,81 @@ class FewRowsLinear(nn.Linear):
 class FewRowsNorm(nn.Module):
     """What a family's RMS norm becomes; Gemma's adds one to its weights."""
 
+    @property
+    def terms(self) -> tuple[float, float]:
+        """What is added to the mean square, and to the weights."""
+        plain = hasattr(self, "variance_epsilon")
+        epsilon: Any = self.variance_epsilon if plain else self.eps
+        return epsilon, float(not plain)
+
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of x (B, L, ..., features)."""
         weight: Any = self.weight
         if not (takes_token(x, weight) and x.is_contiguous() and weight.shape == x.shape[-1:]):
             return super().forward(x)
-        plain = hasattr(self, "variance_epsilon")
-        epsilon: Any = self.variance_epsilon if plain else self.eps
         y, dim = torch.empty_like(x), x.shape[-1]
-        half = x.dtype == torch.bfloat16
         pointers = x.data_ptr(), weight.data_ptr(), y.data_ptr()
-        given = NormArguments(*pointers, x.numel() // dim, dim, epsilon, float(not plain), half)
-        native.call("rms_norm", given)
+        native.call("rms_norm", NormArguments(*pointers, x.numel() // dim, dim, *self.terms, x.dtype == torch.bfloat16))
         return y
+
+
+def _feed(part: Any, x: Tensor, residual: Tensor | None = None, norm: Any = None) -> Tensor | None:
+    """Return down(activation(gate(x)) * up(x)) (B, 1, hidden) of a feed-forward part; None where no kernel takes it.
+
+    With `residual` and `norm` the part stands between residual sums: h + down(...) of norm(h), h = residual + x.
+    """
+    parts: list[Any] = [part._modules.get(name) for name in ("gate_proj", "up_proj", "down_proj")]
+    if not all(type(layer) is FewRowsLinear and layer.bias is None for layer in parts):
+        return None
+    gate, up, down = (layer.weight for layer in parts)
+    tanh, scale = ACTIVATIONS.get(type(part.act_fn).__name__), None if norm is None else norm.weight
+    if tanh is None or not takes_token(x, gate, up, down, scale):
+        return None
+    rows, _, features = x.shape
+    outputs, inner = down.shape
+    if not gate.shape == up.shape == (inner, features):
+        raise RuntimeError(f"C++ kernels: gate and up are {tuple(gate.shape)} and {tuple(up.shape)}")
+    if residual is not None and not (
+        takes_token(residual) and residual.shape == x.shape and residual.dtype == x.dtype and outputs == features
+    ):
+        return None
+    y = x.new_empty(rows, 1, outputs)
+    pointers = (None if tensor is None else tensor.data_ptr() for tensor in (x, gate, up, down, residual, scale, y))
+    sizes = x.stride(0), 0 if residual is None else residual.stride(0), rows, features, inner, outputs
+    terms = (0.0, 0.0) if norm is None else norm.terms
+    half, threads = x.dtype == torch.bfloat16, threads_of(gate.numel())
+    native.call("gated_products", GatedArguments(*pointers, *sizes, *terms, half, threads, tanh))
+    return y
 
 
 class FewRowsFeedForward(nn.Module):
-    """What a family's gated feed-forward part becomes: down(activation(gate(x)) * up(x))."""
+    """What a family's gated feed-forward part becomes."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, L, hidden) of x (B, L, hidden)."""
-        parts: list[Any] = [self._modules.get(name) for name in ("gate_proj", "up_proj", "down_proj")]
-        if not all(type(part) is FewRowsLinear and part.bias is None for part in parts):
-            return super().forward(x)
-        gate, up, down = (part.weight for part in parts)
-        tanh = ACTIVATIONS.get(type(self.act_fn).__name__)
-        if tanh is None or not takes_token(x, gate, up, down):
-            return super().forward(x)
-        rows, _, features = x.shape
-        outputs, inner = down.shape
-        if not gate.shape == up.shape == (inner, features):
-            raise RuntimeError(f"C++ kernels: gate and up are {tuple(gate.shape)} and {tuple(up.shape)}")
-        y = x.new_empty(rows, 1, outputs)
-        pointers = (part.data_ptr() for part in (x, gate, up, down, y))
-        sizes = x.stride(0), rows, features, inner, outputs
-        half, threads = x.dtype == torch.bfloat16, threads_of(gate.numel())
-        native.call("gated_products", GatedArguments(*pointers, *sizes, half, threads, tanh))
-        return y
+        y = _feed(self, x)
+        return super().forward(x) if y is None else y
+
+
+LAYER = frozenset({"self_attn", "input_layernorm", "post_attention_layernorm", "mlp"})
+"""The parts of a decoder layer that adds what they give to its input, as Llama's does; other layers have more."""
+
+
+class FewRowsDecoderLayer(nn.Module):
+    """What such a decoder layer becomes: all that follows its attention is one call."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the layer's outputs (B, L, hidden); arguments as of the library's layers."""
+        parts: dict[str, Any] = self._modules
+        norm = parts.get("post_attention_layernorm")
+        if args or not (isinstance(norm, FewRowsNorm) and takes_token(hidden_states)):
+            return super().forward(hidden_states, *args, **kwargs)
+        attended, _ = parts["self_attn"](hidden_states=parts["input_layernorm"](hidden_states), **kwargs)
+        outputs = _feed(parts["mlp"], attended, hidden_states, norm)
+        if outputs is None:
+            hidden_states = hidden_states + attended
+            outputs = hidden_states + parts["mlp"](norm(hidden_states))
+        return outputs
 
 
 @cache
@@ -168,18 +207,28 @@ def quick(stock: type[nn.Module]) -> type[nn.Module] | None:
         return FewRowsLinear
     if stock.__module__ not in _known():
         return None
-    kinds: dict[str, type[nn.Module]] = {"RMSNorm": FewRowsNorm, "MLP": FewRowsFeedForward}
+    kinds: dict[str, type[nn.Module]] = {
+        "RMSNorm": FewRowsNorm,
+        "MLP": FewRowsFeedForward,
+        "DecoderLayer": FewRowsDecoderLayer,
+    }
     step = next((kind for ending, kind in kinds.items() if stock.__name__.endswith(ending)), None)
     return step and type(f"FewRows{stock.__name__}", (step, stock), {})
 
 
+def _replaceable(module: nn.Module) -> bool:
+    """Return whether a module has no quantized weights and, as a decoder layer, nothing but the parts of `LAYER`."""
+    plain = all(type(parameter) is nn.Parameter for parameter in module.parameters(recurse=False))
+    a_layer = type(module).__name__.endswith("DecoderLayer")
+    return plain and not (a_layer and (module._modules.keys() != LAYER or hasattr(module, "residual_multiplier")))
+
+
 def swap(model: nn.Module) -> Callable[[], None]:
-    """Give a model's linear layers, norms and feed-forward parts our classes; the result gives theirs back."""
+    """Give a model's layers, norms, feed-forward and linear parts our classes; the result gives theirs back."""
     swapped = []
     for module in model.modules():
         stock: Any = type(module)  # to mypy no class of modules is hashable
-        plain = all(type(parameter) is nn.Parameter for parameter in module.parameters(recurse=False))  # not quantized
-        if plain and (ours := quick(stock)) is not None:
+        if _replaceable(module) and (ours := quick(stock)) is not None:
             module.__class__ = ours
             swapped.append((module, stock))
 
