@@ -286,16 +286,16 @@ def _call_windows(
     return native.call(function, given, windows if state is None else state, _window_groups(inputs.groups))
 
 
-def window_step(inputs: WindowStepInputs) -> Tensor:
+def window_step(inputs: WindowStepInputs) -> Tensor | None:
     """Put one token into the windows, in place, and attend from it; returns outputs (B, 1, heads * D).
 
+    None where a token has no slot: a call with more slots then does all again.
+
     Raises:
-        RuntimeError: a token has no slot, or a tensor is not as the kernel reads it.
+        RuntimeError: a tensor is not as the kernel reads it.
     """
     y = inputs.queries.new_empty(len(inputs.queries), 1, inputs.queries.shape[2:].numel())
-    if _call_windows("window_step", inputs, y):
-        raise RuntimeError(f"C++ kernels: a token after {inputs.seen} others has no slot")
-    return y
+    return None if _call_windows("window_step", inputs, y) else y
 
 
 def window_begin(inputs: WindowStepInputs) -> tuple[Tensor, Tensor]:

@@ -161,7 +161,7 @@ class WindowMixer(Mixer):
             return None
         if (self.training and self.dropout) or not cpp_step.takes(rows, (self.center,), values.dtype):
             return None
-        slots = self._beginning(values, cache) if seen is None else self._slots_of_step(values, cache, seen)
+        slots = self._beginning(values, cache) if seen is None else self._slots_of_step(values, cache)
         if slots is None:
             return None
         inputs = cpp_step.WindowStepInputs(
@@ -178,7 +178,12 @@ class WindowMixer(Mixer):
             sinks=self.windows[0].sinks,
         )
         if seen is not None:
-            return cpp_step.window_step(inputs), seen
+            output = cpp_step.window_step(inputs)
+            if output is None:
+                output = cpp_step.window_step(inputs._replace(slots=self._more_slots(cache, seen)))
+            if output is None:
+                raise RuntimeError(f"the cache has no slot for a token after {int(seen.max())} others")
+            return output, seen
         queries, entries = cpp_step.window_begin(inputs)
         outputs, group, query = [], 0, 0
         for window in self.sizes:
@@ -198,23 +203,23 @@ class WindowMixer(Mixer):
         entries = values.new_empty(len(values), 0, 1, 2 * self.head_dim)
         return [window.no_slots(entries, min(window.slots, values.shape[1])) for window in self.windows]
 
-    def _slots_of_step(self, values: Tensor, cache: Any, seen: Tensor) -> list[Tensor] | None:
-        """Return the slots, with room for one more token; None where a step cannot write to them."""
+    def _slots_of_step(self, values: Tensor, cache: Any) -> list[Tensor] | None:
+        """Return the slots; None where a step cannot write to them."""
         held = cache.layers[self.layer_index].conv_states
+        slots = [held[index] for index in range(len(self.windows))]
+        fits = all(x.is_contiguous() and x.dtype in (torch.uint8, values.dtype) for x in slots)
+        return slots if fits else None
+
+    def _more_slots(self, cache: Any, seen: Tensor) -> list[Tensor]:
+        """Give windows that may have more of them room for the token after `seen` others (B, 1); return all slots."""
+        held, place = cache.layers[self.layer_index].conv_states, int(seen.max())
+        grows = room_of(cache, self.layer_index) is None
         for index, window in enumerate(self.windows):
             slots = held[index]
-            if not slots.is_contiguous() or slots.dtype not in (torch.uint8, values.dtype):
-                return None
-            if slots.shape[1] < window.slots and room_of(cache, self.layer_index) is None:
-                held[index] = self._with_room(slots, window.slots, seen)
+            count = min(GROWTH, window.slots - slots.shape[1])
+            if grows and count and place >= slots.shape[1]:
+                held[index] = torch.cat([slots, slots.new_zeros(len(slots), count, *slots.shape[2:])], 1)
         return [held[index] for index in range(len(self.windows))]
-
-    def _with_room(self, slots: Tensor, most: int, seen: Tensor) -> Tensor:
-        """Return slots (B, held, ...) with room for the token after `seen` others (B, 1)."""
-        held = slots.shape[1]
-        if int(seen.max()) < held:
-            return slots
-        return torch.cat([slots, slots.new_zeros(slots.shape[0], min(GROWTH, most - held), *slots.shape[2:])], 1)
 
     def _hold(self, cache: Cache, state: Tensor, index: int) -> None:
         """Put a tensor (B, ...) that may grow into the cache, as the "conv" state of this number."""
