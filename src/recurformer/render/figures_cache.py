@@ -193,13 +193,19 @@ def _over_length(axes: Axes, rows: pd.DataFrame, column: str, factor: float = 1,
     axes.set(xlabel="tokens of the prompt", ylim=(0, None))
 
 
+MEMORIES = {"cache_bytes": "cache after the prompt", "peak_bytes": "peak beyond the weights"}
+"""Columns of memory, the first that was measured -> title of its panel. The stage counts the one, `make bench` measures
+the other.
+"""
+
+
 @styled
 def speed(bench: pd.DataFrame) -> Figure:
-    """Time of a prompt and of a decoded token, beside the original's, and the cache, against the prompt's length."""
+    """Time of a prompt and of a decoded token, beside the original's, and the memory, against the prompt's length."""
     rows = require(bench, "bench")
     rows = rows[rows["batch"] == 1].sort_values("tokens")
     models = by_model(rows)
-    figure, panels, _ = grid("Time and cache against length", 6 * len(models), 3, lambda c, r: (WIDTH, 2.5 * r))
+    figure, panels, _ = grid("Time and memory against length", 6 * len(models), 3, lambda c, r: (WIDTH, 2.5 * r))
     for place, (model, of_model) in enumerate(models):
         above, below = panels[6 * place : 6 * place + 3], panels[6 * place + 3 : 6 * place + 6]
         for upper, lower, (phase, (title, unit, factor)) in zip(above, below, PHASES.items(), strict=False):
@@ -208,13 +214,13 @@ def speed(bench: pd.DataFrame) -> Figure:
             _over_length(lower, of_phase, "ratio", spread=True)
             upper.set(title=title, ylabel=unit)
             lower.set_ylabel("times as fast")
-        if "cache_bytes" in of_model:
-            _over_length(above[2], of_model.drop_duplicates(["beta", "tokens"]), "cache_bytes", 1e-6)
-        above[2].set(title="cache after the prompt", ylabel="MB")
+        memory, title = next((column, title) for column, title in MEMORIES.items() if column in of_model)
+        _over_length(above[2], of_model[of_model["topic"] == "prefill"], memory, 1e-6)
+        above[2].set(title=title, ylabel="MB")
         below[2].set_axis_off()
         if len(models) > 1:
             above[0].set_title(label(model), loc="left")
     legend_above(figure, panels, ncols=4)
-    about = {name: ", ".join(f"{value}" for value in rows[name].unique()) for name in ("device", "rounds")}
+    about = {name: " or ".join(f"{value}" for value in rows[name].unique()) for name in ("device", "rounds")}
     add_note(figure, NOTE_SPEED.format(model=", ".join(label(model) for model, _ in models), **about))
     return figure
