@@ -214,9 +214,12 @@ def speed(bench: pd.DataFrame) -> Figure:
             _over_length(lower, of_phase, "ratio", spread=True)
             upper.set(title=title, ylabel=unit)
             lower.set_ylabel("times as fast")
-        memory, title = next((column, title) for column, title in MEMORIES.items() if column in of_model)
-        _over_length(above[2], of_model[of_model["topic"] == "prefill"], memory, 1e-6)
-        above[2].set(title=title, ylabel="MB")
+        memory = next((column for column in MEMORIES if column in of_model), None)
+        if memory is None:
+            above[2].set_axis_off()
+        else:
+            _over_length(above[2], of_model[of_model["topic"] == "prefill"], memory, 1e-6)
+            above[2].set(title=MEMORIES[memory], ylabel="MB")
         below[2].set_axis_off()
         if len(models) > 1:
             above[0].set_title(label(model), loc="left")
