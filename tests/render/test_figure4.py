@@ -95,7 +95,7 @@ def test_figure4_shows_no_line_above_a_baseline_that_has_not_learned():
     for axes in figure.axes:
         assert [line.get_label() for line in axes.lines] == ["every learning rate and seed"]
         assert not axes.containers
-    assert "Not-run: the accuracy at β = 0" in figure.get_supxlabel()
+    assert "Not compared: the accuracy at β = 0" in figure.get_supxlabel()
     assert_nothing_cut_off(figure)
     assert_labels_apart(figure)
 

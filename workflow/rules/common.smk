@@ -110,7 +110,7 @@ def needs(name, grows=False):
 
 NEEDS = {
     "mem_mb": needs("mem_mb", grows=True),
-    "runtime": needs("runtime", grows=True),
+    "runtime": needs("runtime"),
     "gpu": needs("gpu"),
 }
 

@@ -105,8 +105,8 @@ def _by_choice(evidence: Evidence, cell: PrintedCell, value: float) -> str:
     )
     where = "both" if len(within) == len(SHARED) else f"the {'first' if 'all' in within else 'second'} only"
     return (
-        f"other choices of heads leave {ranges}; {number(value, 4)} lies in {where}; the published weights choose; "
-        "`text/caches-by-beta` has all β"
+        f"other choices of heads leave {ranges}; {number(value, 4)} lies in {where}; which heads go depends on "
+        "the published weights, which were not profiled; `text/caches-by-beta` has all β"
     )
 
 

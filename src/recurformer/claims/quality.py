@@ -220,7 +220,9 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, Rows]:
     converted = wide.assign(over_original=over_original(wide["trained"]))[printed].dropna(subset="over_original")
     if converted.empty:
         raise Missing("no perplexity of a converted model has one of its original beside it")
-    return converted, {"perplexity": rows.index}
+    # the originals stand beside them
+    judged = rows[rows["beta"].isin([0.0, *converted.index.get_level_values("beta")])]
+    return converted, {"perplexity": judged.index}
 
 
 def training_necessary(evidence: Evidence) -> Finding:
@@ -265,5 +267,7 @@ def perplexity_comparable(evidence: Evidence) -> Finding:
         (ratio > allowed, evidence.still_learning("perplexity", model=model, beta=[0.0, beta], **where))
         for (model, beta), ratio in zip(ratios.index, ratios, strict=True)
     )
-    ratio = float(ratios.max())
-    return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", rows)
+    shown = ", ".join(
+        f"{label(model)} {ratio:.3f} (β {beta:g})" for (model, beta), ratio in zip(ratios.index, ratios, strict=True)
+    )
+    return Finding(float(ratios.max()) <= allowed, f"over the original's: {shown}", rows)

@@ -212,17 +212,22 @@ def compare(args: Namespace) -> None:
     """Compare two ledgers, claim by claim."""
     from tabulate import tabulate
 
+    from recurformer.claims.evidence import THIS_STUDY
+
     recorded, results = _claims_of(args.recorded), _claims_of(args.results)
     common = [(claim, results[name]) for name, claim in recorded.items() if name in results]
     if not common:
         raise ValueError(f"{args.recorded} and {args.results} have no claim in common: nothing can be compared")
     verdicts = [before["id"] for before, after in common if before["verdict"] != after["verdict"]]
     numbers = [before["id"] for before, after in common if before["ours"] != after["ours"]]
-    measured = [before["ours"] == after["ours"] for before, after in common if before["ours"] and after["ours"]]
+    both = [(before, after) for before, after in common if before["ours"] and after["ours"]]
+    taken = [after for _, after in both if after["evidence"]["source"] != THIS_STUDY]
+    own = [before["ours"] == after["ours"] for before, after in both if after not in taken]
     first = sum(bool(before["ours"] and not after["ours"]) for before, after in common)
     print(f"{len(common)} claims compared: {len(verdicts)} have another verdict.")
     print(
-        f"Both measured {len(measured)}: {measured.count(False)} have other numbers. Only the first measured {first}."
+        f"{args.results} measured {len(own)} of the numbers in {args.recorded} itself: {own.count(False)} are others."
+        f" {len(taken)} it takes from recordings, which is no comparison, and {first} it lacks."
     )
     for place, claims, others in ((args.recorded, recorded, results), (args.results, results, recorded)):
         if only := [name for name in claims if name not in others]:

@@ -95,7 +95,7 @@ def keep_metrics(
     """Write the metric log of a finished training, every line with the names of its run; its final metrics.
 
     The fall of the held-out loss is among those that were `learnt` where it was measured, NaN where it cannot be told;
-    else that of the training's own loss is told, unless the log is too short.
+    else that of the training's own loss is told. No fall is told where the log is too short.
     """
     import numpy as np
 
@@ -103,7 +103,8 @@ def keep_metrics(
 
     log = (checkpoints / "metrics.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in log.splitlines()]
-    fall = learnt.get("fall", fall_of(np.array([row["loss"] for row in rows])))
+    own = fall_of(np.array([row["loss"] for row in rows]))
+    fall = learnt.get("fall", own) if math.isfinite(own) else math.nan
     known = {"fall": fall} if math.isfinite(fall) else {}
     learnt = {name: value for name, value in learnt.items() if name != "fall"}
     with atomic_path(target) as path:

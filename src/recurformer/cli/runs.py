@@ -270,7 +270,7 @@ def described(place: Path, record: dict[str, Any]) -> dict[str, Any]:
         "peak_mib": round(record["peak_memory_bytes"] / 2**20),
         "metrics": metrics_text(record, most=2),
         "gpu": accelerator.get("name"),
-        **{key: record["host"][key] for key in ("processor", "cores")},
+        **{key: record["host"].get(key) for key in ("processor", "cores", "slurm_job")},
         **{key: record["git"][key] for key in ("commit", "dirty", "difference")},
         "lock": record["lock"],
         "scan": " ".join(record["scan"]),
@@ -337,9 +337,16 @@ def _one(target: str) -> tuple[dict[str, Any], dict[str, float]]:
     places = [place for place in records if place.is_file()] or records_behind(target, LEDGERS)
     found = [read_record(place) for place in places]
     if (runs := len({record["run"] for record in found})) != 1:
-        raise ValueError(f"{target}: {runs} runs have this name; give more of the id of one")
+        said = f"it names {runs} runs, and none wrote it" if Path(target).is_file() else f"{runs} runs have this name"
+        raise ValueError(f"{target}: {said}; give more of the id of one")
     record = _merged(found)
     return described(places[0], record), final_metrics(record)
+
+
+def _alike(value: Any) -> str:
+    """A setting as a text: a record may hold a number as a text, and nothing as an empty list."""
+    text = str(value).replace('"', "")
+    return "" if text in {"None", "[]"} else text
 
 
 @stage(
@@ -366,7 +373,7 @@ def runs(args: Namespace) -> None:
             raise ValueError(f"diff {' '.join(compared)}: give two runs")
         (left, metrics), (right, others) = map(_one, compared)
         rows = [[key, left.get(key), right.get(key)] for key in left | right]
-        differing = [row for row in rows if str(row[1]) != str(row[2])]  # a record may hold a number as a text
+        differing = [row for row in rows if _alike(row[1]) != _alike(row[2])]
         print(tabulate(differing, headers=["", *compared], disable_numparse=True))
         both = metrics.keys() & others.keys()
         print(f"{sum(metrics[name] == others[name] for name in both)} of the {len(both)} metrics that both have agree")

@@ -112,14 +112,14 @@ def why_mqar_not_run(mqar: pd.DataFrame, best: dict[float, float]) -> str:
     original = at_best_rate(mqar[(mqar["beta"] == 0) & (mqar["split"] == "validation")], best)
     if original.empty:
         return (
-            "Not-run: the accuracy at β = 0 on trained lengths is not known; a comparison needs "
+            "Not compared: the accuracy at β = 0 on trained lengths is not known; a comparison needs "
             f"{LEARNED_MQAR:g} on each."
         )
     accuracy = accuracy_of(original, ["length", "seed"]).groupby("length").mean()
     if accuracy.min() >= LEARNED_MQAR:
         return ""
     return (
-        f"Not-run: with no head replaced (β = 0) the lowest accuracy on a trained length is {accuracy.min():.3f} "
+        f"Not compared: with no head replaced (β = 0) the lowest accuracy on a trained length is {accuracy.min():.3f} "
         f"({accuracy.idxmin():,} tokens), a comparison needs {LEARNED_MQAR:g} on each."
     )
 

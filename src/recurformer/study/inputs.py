@@ -34,7 +34,7 @@ class Backbone(Block):
     """For `wheel` and `shape`: the name of the published shape, such as llama2-7b. For `hub` it may be absent: the
     sizes are then those of the checkpoint's config.json."""
     folder: str | None = None
-    """For `folder`: the folder of the checkpoint, with its tokenizer."""
+    """For `folder`: the folder of the checkpoint, with its tokenizer; from the working folder, if it is relative."""
     repo: str | None = None
     """For `hub`: owner/name of the checkpoint."""
     revision: Commit | None = None
