@@ -157,8 +157,8 @@ def folded(model: nn.Module) -> Iterator[None]:
     compute with fused weights. These are made at the first such pass and again whenever a factor has changed; they cost
     memory of about the output projections' size until the end. The model's parameters and saved checkpoints stay as
     they are. Training passes and compiled code use the parameters. Changes through `parameter.data` are not seen, and
-    forward hooks on the linear layers of a feed-forward part or of attention with replaced heads may not be called. Of
-    several on one model the last entered must be the first left.
+    forward hooks on the parts of a decoder layer may not be called. Of several on one model the last entered must be
+    the first left.
 
     Args:
         model: a converted model or an original; only Mamba blocks have weights to fuse.
