@@ -209,17 +209,8 @@ class Window:
                 mask = torch.zeros_like(visible, dtype=queries.dtype).masked_fill_(~visible, -torch.inf)
                 if steady:
                     masks[stop - start] = mask
-            behind = near.start - self.sinks
-            if behind < self.sinks or torch.is_grad_enabled():
-                read = torch.cat([first[0], entries[:, near]], 1)
-                outputs.append(self._attend(queries[:, start:stop], read, mask, dropout))
-                continue
-            # for a moment the sinks take the place of the entries before the window, of which no copy is then needed
-            place = entries[:, behind : near.start]
-            kept = place.clone()
-            place.copy_(first[0])
-            outputs.append(self._attend(queries[:, start:stop], entries[:, behind : near.stop], mask, dropout))
-            place.copy_(kept)
+            read = torch.cat([first[0], entries[:, near]], 1)
+            outputs.append(self._attend(queries[:, start:stop], read, mask, dropout))
         return torch.cat(outputs, 1)
 
     def _attend_to_places(self, block: Iterable[Tensor], dropout: float) -> Tensor:
