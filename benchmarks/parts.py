@@ -17,7 +17,9 @@ PARTS = {
     "blocks": ("C++ block_step", "C++ *scan*", "C++ convolution*", "C++ retain_step"),
     "operators": ("*",),
 }
-"""Columns, and patterns of the names that count there: the first that matches. "operators" are all others."""
+"""Columns, and patterns of the names that count there: the first that matches. "operators" are all
+others, our kernels for norms and for the beginning of windows too.
+"""
 
 
 @contextmanager

@@ -118,12 +118,12 @@ class WindowStepInputs(NamedTuple):
     values: Tensor
     cos: Tensor | None
     sin: Tensor | None
-    center: Tensor | None
-    seen: Tensor | None
-    slots: Sequence[Tensor]
-    windows: Sequence[tuple[int, int, int]]
     groups: tuple[tuple[int, ...], ...]
-    sinks: int
+    center: Tensor | None = None
+    seen: Tensor | None = None
+    slots: Sequence[Tensor] = ()
+    windows: Sequence[tuple[int, int, int]] = ()
+    sinks: int = 0
 
 
 class WindowSlots(Structure):
@@ -251,7 +251,7 @@ def _call_windows(
     function: str, inputs: WindowStepInputs, y: Tensor, entries: Tensor | None = None, state: Structure | None = None
 ) -> int:
     """Call a function on the rows, and on the slots of windows or on a `state`."""
-    queries, keys, values, cos, sin, center, seen = inputs[:7]
+    (queries, keys, values, cos, sin), center, seen = inputs[:5], inputs.center, inputs.seen
     (batch, length, heads, dim), groups = queries.shape, keys.shape[2]
     _check("queries", queries, (batch, length, heads, dim), queries)
     _check("keys", keys, (batch, length, groups, dim), queries)

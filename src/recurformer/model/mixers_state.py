@@ -179,19 +179,7 @@ class Retention(Mixer):
     def _step(self, values: Tensor, state: Tensor, heads: ReplacedHeads, decays: Tensor) -> Tensor:
         """Return the features of one token by the C++ kernel, which updates the state."""
         cos, sin = heads.position_embeddings or (None, None)
-        inputs = cpp_step.WindowStepInputs(
-            queries=heads.queries,
-            keys=heads.keys,
-            values=values,
-            cos=cos,
-            sin=sin,
-            center=None,
-            seen=None,
-            slots=(),
-            windows=(),
-            groups=self.spans,
-            sinks=0,
-        )
+        inputs = cpp_step.WindowStepInputs(heads.queries, heads.keys, values, cos, sin, self.spans)
         return cpp_step.retain_step(inputs, decays, state)
 
     def _at_rates(self, heads: Tensor) -> Tensor:
