@@ -1,6 +1,8 @@
 """The memory model and the peak of tensors."""
 
 import gc
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ TINY = {
     "vocab_size": 64,
 }
 DEVICES = ["cpu", "meta"]
+NOTES = (Path(__file__).parents[2] / "docs/replication-notes.md").read_text()
 
 
 def tiny():
@@ -98,7 +101,13 @@ def test_longest_length():
 
 @pytest.mark.parametrize(
     ("protocol", "heads"),
-    [("one_shot", [[], []]), ("chunked", [[], []]), ("chunked", [[0, 1], []]), ("one_shot", [[0, 1, 2, 3], [0, 1]])],
+    [
+        ("one_shot", [[], []]),
+        ("chunked", [[], []]),
+        ("chunked", [[0, 1], []]),
+        ("one_shot", [[0, 1, 2, 3], [0, 1]]),
+        ("all_logits", [[0, 1], []]),
+    ],
 )
 def test_longest_input_is_the_longest(protocol, heads):
     """The affine model agrees with measuring at the length itself, and one step beyond it does not fit."""
@@ -131,12 +140,20 @@ def test_a_prefill_in_chunks_comes_near_the_limit_of_the_gpu(shape, beta):
     assert 0.99 * row["limit"] < row["l_m"] <= row["limit"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "printed"), [("llama2-7b", "71,680"), ("qwen2-7b", "122,880"), ("qwen2-0.5b", "133,120")]
+)
+def test_what_is_said_of_the_logits_of_every_token(shape, printed):
+    longest = longest_input(meta_model(load_shape(shape)), 80 * 2**30, "all_logits")["l_m"]
+    assert re.search(rf"{longest:,} (tokens )?\([\w.-]+; (printed )?{printed}\)", NOTES)
+
+
 def test_memory_is_restored_and_refused():
     model = tiny()
     before = model.config._attn_implementation
     assert longest_input(model, 1000)["l_m"] == 0
     assert model.config._attn_implementation == before
-    with pytest.raises(ValueError, match="protocol='flash' is unknown; choose one of one_shot, chunked"):
+    with pytest.raises(ValueError, match="protocol='flash' is unknown; choose one of one_shot, chunked, all_logits"):
         longest_input(model, 1000, "flash")
     with pytest.raises(ValueError, match="chunk must be at least 1 token, got 0"):
         longest_input(model, 1000, "chunked", chunk=0)
@@ -161,7 +178,7 @@ def test_rows_of_memory_csv():
         "model", "beta", "protocol", "parameters", "mamba_parameters", "l_m", "limit", "weight_bytes", "cache_bytes",
         "activation_bytes", "memory_bytes", "source",
     ]  # fmt: skip
-    assert set(frame.source) == {"model"} and len(frame) == 6 and (frame.memory_bytes == int(0.1 * 2**30)).all()
+    assert set(frame.source) == {"model"} and len(frame) == 9 and (frame.memory_bytes == int(0.1 * 2**30)).all()
     used = frame.weight_bytes + frame.cache_bytes + frame.activation_bytes
     assert (used <= frame.memory_bytes).all() and (used > 0.99 * frame.memory_bytes).all()
     chunked = frame[frame.protocol == "chunked"]

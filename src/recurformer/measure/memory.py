@@ -3,7 +3,8 @@
     memory = weights + cache + activations
 
 Weights are the model's parameters and buffers. The rest is the peak of the tensors that the model's own code holds
-during a forward pass on the meta device (`PeakMemory`), with the logits of the last token only and fused attention.
+during a forward pass on the meta device (`PeakMemory`), with fused attention and, but for the protocol all_logits, the
+logits of the last token only.
 It leaves out the CUDA context, the allocator's rounding and fragmentation, and the kernels' inner workspace. Real
 GPUs therefore hold somewhat less.
 """
@@ -45,6 +46,17 @@ def peak_one_shot(model: PreTrainedModel, length: int, chunk: int) -> tuple[int,
     return memory.peak, int(cache_bytes(cache).bytes.sum())
 
 
+def peak_all_logits(model: PreTrainedModel, length: int, chunk: int) -> tuple[int, int]:
+    """The same with the logits of every token, then in float32: so `generate()` read a prompt before transformers 4.45
+    (its pull request 31292).
+    """
+    cache = DynamicCache(config=model.config)
+    with PeakMemory() as memory:
+        logits = model(_tokens(length), past_key_values=cache, use_cache=True).logits
+        _ = logits.float()  # both at once
+    return memory.peak, int(cache_bytes(cache).bytes.sum())
+
+
 def peak_chunked(model: PreTrainedModel, length: int, chunk: int) -> tuple[int, int]:
     """The same for the last of the chunks of `chunk` tokens; all but the first have the same peak."""
     if length <= chunk:
@@ -60,6 +72,7 @@ def peak_chunked(model: PreTrainedModel, length: int, chunk: int) -> tuple[int, 
 PROTOCOLS: dict[str, Callable[[PreTrainedModel, int, int], tuple[int, int]]] = {
     "one_shot": peak_one_shot,
     "chunked": peak_chunked,
+    "all_logits": peak_all_logits,
 }
 
 

@@ -178,8 +178,9 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
         "A cell: ours, the paper's value in parentheses, the verdict. The CSV file also has the differences and the "
         "values under other settings, each named below.",
         f"l_m: longest prompt in one forward pass in {gib} GiB; “by model”: computed by the memory model, not "
-        "measured on a GPU. CSV: in chunks, which the paper did not do (chunked), and where the cache alone fills the "
-        "memory that the weights leave (limit).",
+        "measured on a GPU. CSV: in chunks, which the paper did not do (chunked); where the cache alone fills the "
+        "memory that the weights leave (limit); by the memory model with the logits of every token, then in float32, "
+        "as the library computed them until its version 4.45 (all_logits).",
         "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % interval. "
         "Judged is the layout of the public generator, which the paper cites (official): several full chains. The "
         "layout of its appendix, one chain among lone pairs, stands beside it and is not judged. It has a shortcut: "

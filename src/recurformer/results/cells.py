@@ -17,7 +17,7 @@ LAYOUTS = {"official": "official layout", "paper": "appendix layout"}
 occur twice, so counting tells the chain from the lone pairs without looking anything up.
 """
 SETTINGS = {
-    "l_m": ("one_shot", "chunked", "limit"),
+    "l_m": ("one_shot", "chunked", "limit", "all_logits"),
     "h_gq": tuple(LAYOUTS),
     **dict.fromkeys(CACHE_LENGTHS, tuple(UNITS)),
 }
