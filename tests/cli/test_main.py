@@ -112,6 +112,17 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("recurformer weigh-it: --settings tokens = 0: ")
 
 
+@pytest.mark.parametrize(("load", "told"), [(0.1, False), (40.0, True)])
+def test_a_user_hears_of_a_busy_machine(load, told, capsys, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert main(["chat", "nowhere/at/all"]) == 1
+    assert ("the machine is busy (load 40.0, 2 cores): " in capsys.readouterr().err) is told
+    assert main(["chat", "nowhere/at/all", "--threads", "1"]) == 1
+    assert "busy" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("module", ["recurformer.cli.main", "torch"])
 def test_a_stop_during_an_import_is_one_line(module, tmp_path):
     code = (

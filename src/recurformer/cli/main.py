@@ -31,6 +31,8 @@ OWN = {"recurformer.cli.adapt", "recurformer.cli.models"}  # their stages are fo
 NOT_SETTINGS = {"record", "threads", "stage", "settings"}
 EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
 """What stages raise of bad input: the message says all."""
+BUSY = 0.4
+"""Share of the cores in use, in the mean of a minute, above which a user is told."""
 CLOSED = 141
 """Exit code of a shell for SIGPIPE."""
 
@@ -100,6 +102,8 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
+    elif stage.device == "computes" and stage.function.__module__ in OWN and "OMP_NUM_THREADS" not in os.environ:
+        _say_if_busy()
     # A GPU for each process of a stage that computes; none for a stage that only changes weights.
     takes = stage.device in {"computes", "copies"}
     with own_gpus(processes * (stage.device == "computes")) if takes else nullcontext():
@@ -107,6 +111,16 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
             launch(argv, processes)
         else:
             _run_recorded(stage, args, argv, settings, spread)
+
+
+def _say_if_busy() -> None:
+    """Small operators of several threads wait for the slowest: beside other work they can take ten times as long."""
+    busy, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if busy >= BUSY * cores:
+        print(
+            f"the machine is busy (load {busy:.1f}, {cores} cores): if this is slow, give --threads, the free cores",
+            file=sys.stderr,
+        )
 
 
 def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings, spread: Distributed) -> None:

