@@ -12,12 +12,12 @@ from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import WINDOW, Change, facts, in_half, inference, prompt, stock, variants
-from benchmarks.topics.prefill import sizes
+from benchmarks.topics.prefill import CONTEXTS, sizes
 from recurformer.measure.cache import cache_tensors
 
 STEPS = 8
 """Tokens decoded in one run."""
-BATCHES = {"cpu": [("1024 tokens, batch 8", 8, 1024)], "cuda": []}
+BATCHES = {"cpu": [(f"{tokens} tokens, batch 8", 8, tokens) for tokens in CONTEXTS["cpu"]], "cuda": []}
 """Cases that prefill does not have."""
 READING = "reading alone"
 """The least time of a token of the last bfloat16 candidate: that of reading its weights and its cache."""
@@ -59,7 +59,9 @@ class Decoder:
 
 def _decode(options: Options, make: Callable[[], PreTrainedModel], tokens: int, batch: int) -> Call:
     model = make()
-    decoder = Decoder(model, fill(model, prompt(options, tokens, batch)), batch)
+    cache = fill(model, prompt(options, tokens))
+    cache.batch_repeat_interleave(batch)  # the same context in every row says nothing to the clock
+    decoder = Decoder(model, cache, batch)
     return Call(decoder.run, before=decoder.renew, units=STEPS)
 
 
