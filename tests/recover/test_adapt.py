@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from adapt_world import command, write_texts
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import recurformer
@@ -25,7 +26,7 @@ from recurformer.recover.adapt import text_windows
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import Transfer
 from recurformer.recover.pair import quality_rows
-from recurformer.recover.recipe import PASSES, RECIPES, TRAINING, Plan, plan_steps
+from recurformer.recover.recipe import BY_PRICE, PASSES, RECIPES, TRAINING, Plan, plan_steps
 
 ADAPT, RUN = "recurformer.recover.adapt", "recurformer.recover.run"
 
@@ -124,14 +125,32 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
         assert parts[stop]["divergence"] == pytest.approx(float(divergence), rel=1e-3)
     assert [row["stage"] for row in found["stages"]] == ["original", "adapted"]
     page = (folder / "out/README.md").read_text()
-    assert "Nothing was trained" in page and "window, whose tokens and bits are chosen for each group" in page
+    assert f"| 0.6 | {estimated[0.6]:.4f} |" in " ".join(page.split()) and "Nothing was trained" in page
+    assert "window, whose tokens and bits are chosen for each group" in page
+
+
+@pytest.mark.parametrize(("cache", "rate", "last"), [("0.3", 3e-4, "distilled"), ("0.6", 3e-3, "taken back")])
+def test_a_budget_with_minutes_learns(within_budget, tmp_path, monkeypatch, cache, rate, last):
+    folder, words = within_budget
+    monkeypatch.setattr(f"{ADAPT}.BY_PRICE", BY_PRICE.model_copy(update={"learning_rate": rate}))
+    assert main([*words[:2], str(tmp_path / "out"), *words[3:], "--cache", cache, "--minutes", "60"]) == 0
+    found = measured(tmp_path)
+    divergence = {row["stage"]: row["divergence"] for row in found["stages"]}
+    assert list(divergence)[-2:] == [last, "adapted"]
+    assert (divergence["adapted"] < 0.97 * divergence["converted"]) is (last == "distilled")
+    page, steps = (tmp_path / "out/README.md").read_text(), found["plan"]["distil_steps"]
+    assert f"{steps} steps of distillation, 2 windows a step; all steps" in page
+    assert f"Within {cache} of the cache" in page and "Nothing was trained" not in page
+    assert steps == len(found["trainings"]["distil"]) > 10
+    ours, before = (load_file(place / "model.safetensors") for place in (tmp_path / "out", folder / "backbone"))
+    changed = {name.split(".")[3] for name in before if not torch.equal(ours[name], before[name])}
+    assert changed == ({"self_attn"} if last == "distilled" else set())
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--cache", "0.4", "--beta", "0.5"], "--cache and --beta"),
-        (["--cache", "0.4", "--minutes", "3"], "--cache and --minutes"),
         (["--cache", "0.4", "--loss", "0.1"], "--cache and --loss"),
         (["--loss", "0.1", "--mixer", "mamba"], "--loss and --mixer"),
         (

@@ -42,7 +42,10 @@ def found():
         "cache": [{"length": 10_240, "original": 2_000_000, "adapted": 1_100_000}],
         "speed": [
             {"phase": "prefill", "tokens": 480, "original": 200.0, "adapted": 200.0, "ratio": 1.0},
-            {"phase": "decode", "tokens": 32, "original": 20.0, "adapted": 25.0, "ratio": 1.25},
+            {
+                "phase": "decode", "tokens": 32, "original": 20.0, "adapted": 25.0, "ratio": 1.25,
+                "ratio_interval": [1.2, 1.3],
+            },
         ],
         "seconds": {"heads": 60.0, "plan": 30.0},
     }  # fmt: skip
@@ -55,7 +58,7 @@ def test_before_and_after(found):
     assert rows["passkeys found in 256 tokens"][:2] == ["not measured"] * 2
     assert rows["passkeys found in 512 tokens"][:2] == ["9 of 10", "7 of 10"]
     assert rows["cache at 10,240 tokens, MB"] == ["2.0", "1.1", "0.550"]
-    assert rows["decoding of 32 tokens after 480, tokens/s"] == ["20.0", "25.0", "1.25"]
+    assert rows["decoding of 32 tokens after 480, tokens/s"] == ["20.0", "25.0", "1.25 [1.20, 1.30]"]
     assert rows["parameters"] == ["1,000", "1,500", "1.500"]
     assert [row[1] for row in steps(found)] == ["0", "0", "32,768", "36,864", "38,912"]
 

@@ -1,5 +1,5 @@
 """Make a model's cache smaller, and measure what that costs: by a budget (--cache or --loss; the default), which trains
-nothing, or by a mixer in the place of heads (--beta, --mixer, --minutes, alone or together), which is trained.
+only with --minutes, or by a mixer in the place of heads (--beta, --mixer, alone or together), which is trained.
 """
 
 import re
@@ -52,13 +52,12 @@ def model_folder(model: str) -> Path:
     "make a model's cache smaller in one command, and measure what that costs",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputFolder, help="folder to write"),
-    argument("--beta", type=BETA, help="fraction of heads to replace, by RA-I (default with --mixer, --minutes: 0.5)"),
+    argument("--beta", type=BETA, help="fraction of heads to replace, by RA-I (default with --mixer: 0.5)"),
     argument(
         "--cache",
         type=BUDGET,
         help="fraction of the cache that may be left after --tokens tokens (default: a quarter of what can be chosen): "
-        "each group of heads keeps the tokens and bits that are worth most, and nothing is trained; instead of --beta, "
-        "--mixer and --minutes",
+        "each group of heads keeps the tokens and bits that are worth most; instead of --beta and --mixer",
     ),
     argument(
         "--loss",
@@ -74,13 +73,17 @@ def model_folder(model: str) -> Path:
         help=".txt or .md files, folders of them, .parquet or .jsonl files with a column text, or a data set of the "
         "hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
     ),
-    argument("--minutes", type=RATE, help="time for everything (default with --beta, --mixer: 30)"),
+    argument(
+        "--minutes",
+        type=RATE,
+        help="time for everything, training included (default: 30 with --beta, --mixer; else nothing is trained)",
+    ),
     argument("--tokens", type=COUNT, default=TOKENS, help=f"length of a window (default: {TOKENS})"),
     argument(
         "--mixer",
         choices=list(RECIPES),
-        help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default with "
-        "--beta, --minutes), or the paper's Mamba blocks",
+        help="replacement of the heads: the paper's Mamba blocks (default with --beta), or attention to a window, with "
+        "a recurrent state of all tokens",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
     argument(
@@ -98,11 +101,9 @@ def adapt(args: Namespace) -> dict[str, float]:
     from recurformer.recover.adapt import adapt
     from recurformer.render.adaptation import COMPARED, compared, write_adaptation
 
-    given = [name for name in ("cache", "loss", "beta", "mixer", "minutes") if getattr(args, name) is not None]
+    given = [name for name in ("cache", "loss", "beta", "mixer") if getattr(args, name) is not None]
     if len(given) > 1 and given[0] in {"cache", "loss"}:
-        raise ValueError(
-            f"--{given[0]} and --{given[1]}: give one of them; --{given[0]} chooses windows and trains nothing"
-        )
+        raise ValueError(f"--{given[0]} and --{given[1]}: give one of them; --{given[0]} chooses heads by itself")
     if args.cache == 1:
         raise ValueError("--cache 1: it must lie between 0 and 1, a fraction of the original's cache")
     documents = read_documents(args.text, args.seed)

@@ -1,8 +1,7 @@
 """Adapt a user's model: choose heads, convert, calibrate, transfer, distil, and measure after each step.
 
-Each group of heads keeps the tokens and the bits that a budget of bytes allows by their price, without any training; or
-heads are chosen by RA-I, and all get one mixer. Measured beside the original are likelihood and divergence, passkeys,
-cache and speed.
+Each group of heads keeps the tokens and the bits that a budget of bytes allows by their price; or heads are chosen by
+RA-I, and all get one mixer. Measured beside the original are likelihood and divergence, passkeys, cache and speed.
 """
 
 import math
@@ -34,7 +33,7 @@ from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.recover.budget import CHOSEN, choose_windows, default_budget, refuse_budget, sizes_of
+from recurformer.recover.budget import choose_windows, default_budget, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
 from recurformer.recover.pair import Progress, quality_rows
@@ -49,12 +48,12 @@ RECENCY_WINDOW = 0.1
 HELD_OUT_WINDOWS, HELD_OUT_TOKENS = 24, 32_768
 """Windows, at most, and about as many tokens, on which quality is measured; never trained on."""
 MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
-"""Fewer are refused; so are, where nothing is trained, fewer than `MINIMUM_PRICED`."""
+"""Fewer are refused; where nothing is trained, fewer than `MINIMUM_PRICED` are."""
 MINIMUM_PRICED = {"training": 2, "held-out": 2}
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
 BETA, MINUTES = 0.5, 30.0
-"""Fraction of heads that are replaced, and minutes for everything, where one of them or a recipe is given."""
+"""Fraction of heads that are replaced, and minutes for everything, where beta or a recipe is given."""
 RESERVED = 0.05
 """Share of the minutes that opening and writing take."""
 PASSKEYS = {256: 2, 512: 2}
@@ -65,8 +64,10 @@ FAR_PASSKEYS = 4
 """Prompts at each of five depths, at each of these lengths."""
 DECODED = 32
 """Tokens, at most, over which the speed of decoding is measured."""
-REPETITIONS = 5
+REPETITIONS = 9
 """Repetitions of each measurement of speed."""
+SPREAD = [0.1, 0.9]
+"""Quantiles of the repetitions between which a ratio of speeds is given."""
 
 
 def adapt(
@@ -96,13 +97,13 @@ def adapt(
         tokenizer: its tokenizer.
         documents: texts to train on and texts to measure on.
         folder: for the state; the caller removes it.
-        beta: share of the heads to replace, by whole key-value groups; `BETA` where `minutes` or `recipe` is given.
-        cache: instead of `beta`, `minutes` and `recipe`: fraction of the original's cache that may be left at `tokens`
-            tokens; `default_budget` where nothing else is given. Each group keeps tokens and bits by their price
-            (`recurformer.heads.price`); nothing is trained.
+        beta: share of the heads to replace, by whole key-value groups; `BETA` where `recipe` is given.
+        cache: instead of `beta` and `recipe`: fraction of the original's cache that may be left at `tokens` tokens;
+            `default_budget` where none of these is given. Each group keeps tokens and bits by their price
+            (`recurformer.heads.price`).
         loss: instead of `cache`: the divergence from the original, in nats a token, below which the least cache stays.
         minutes: time for everything; `MINUTES` where `beta` or `recipe` is given. If measuring and the closed form need
-            all, nothing is trained.
+            all, nothing is trained. By a budget, nothing is trained without it.
         tokens: length of a window.
         seed: seed of the choice of windows, the mixers' initial weights and the order of training.
         dtype: type of the saved weights, to which they are rounded; None: the original's.
@@ -119,17 +120,14 @@ def adapt(
         ValueError: the model is converted already or of another family, the recipe is one for a study, no head would be
             replaced, or there is too little text.
     """
-    if nothing_asked := all(given is None for given in (beta, cache, loss, minutes, recipe)):
-        cache = CHOSEN  # of what can be chosen: known once the model is one that can be converted
     dtype, asked = dtype or original.dtype, _asked(beta, cache, loss, minutes, recipe, tokens)
-    recipe, by_price = asked.recipe, asked.beta is None
+    recipe, by_price, learns = asked.recipe, asked.beta is None, asked.minutes is not None
     _refuse(original, recipe, asked.beta)
-    if nothing_asked:
-        cache = default_budget(original, tokens)
     if by_price:
+        cache = default_budget(original, tokens) if cache is loss is None else cache
         refuse_budget(original, tokens, cache=cache, loss=loss)
     train_ids, held_out_ids = text_windows(
-        documents, tokenizer, tokens, seed, MINIMUM_PRICED if by_price else MINIMUM_WINDOWS, say
+        documents, tokenizer, tokens, seed, MINIMUM_WINDOWS if learns else MINIMUM_PRICED, say
     )
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
     settings = {"settings": [asked.beta, cache, loss, asked.minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
@@ -168,7 +166,7 @@ def adapt(
     held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, asked.lengths))
     recovered = Recovered(Plan(0, 0, 1), pd.DataFrame(), {"transfer": [], "distil": []})
     stages: list[dict[str, Any]] = []
-    if not by_price:
+    if learns:
         curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
         recovered, stages = _learn(
             original, converted, train_ids, recipe, curve, asked.minutes, seed, progress, measure
@@ -182,7 +180,7 @@ def adapt(
         "beta": asked.beta, "loss": loss, "minutes": asked.minutes, "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
         "recipe": {
-            "tokens": tokens, **({} if by_price else TRAINING.model_dump(exclude={"steps"})),
+            "tokens": tokens, **(TRAINING.model_dump(exclude={"steps"}) if learns else {}),
             **recipe.model_dump(exclude_none=True),
         },
         "plan": asdict(recovered.plan),
@@ -286,17 +284,17 @@ def _asked(
     recipe: Recipe | None,
     tokens: int,
 ) -> _Asked:
-    if cache is loss is None:
+    chosen = {"cache": cache, "loss": loss, "beta": beta, "recipe": recipe}
+    given = [name for name, value in chosen.items() if value is not None]
+    if len(given) > 1 and given[0] in {"cache", "loss"}:
+        raise ValueError(f"{given[0]} and {given[1]}: give one of them; a budget chooses heads and windows by itself")
+    if given and given[0] in {"beta", "recipe"}:
         recipe = recipe or next(iter(RECIPES.values()))
         lengths = list(CACHE_LENGTHS.values())
         return _Asked(recipe, BETA if beta is None else beta, minutes or MINUTES, PASSKEYS, lengths)
-    named = {"cache": cache, "loss": loss, "beta": beta, "minutes": minutes, "recipe": recipe}
-    given = [name for name, value in named.items() if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"{given[0]} and {given[1]}: give one of them; a budget gives windows and trains nothing")
     edges = [length for length in LENGTHS if length < tokens]
     lengths = [*edges, tokens]
-    return _Asked(BY_PRICE, None, None, dict.fromkeys(lengths, FAR_PASSKEYS), lengths, edges)
+    return _Asked(BY_PRICE, None, minutes, dict.fromkeys(lengths, FAR_PASSKEYS), lengths, edges)
 
 
 def text_windows(
@@ -441,7 +439,9 @@ def cache_bytes_of(
 def speed_of(
     original: PreTrainedModel, converted: PreTrainedModel, window: Tensor, progress: Progress = None
 ) -> list[dict[str, Any]]:
-    """For prefill and decode: phase, tokens, median tokens per second of both, and the median ratio of a round."""
+    """For prefill and decode: phase, tokens, median tokens per second of both, and the median ratio of a round with its
+    `SPREAD`.
+    """
     decoded = min(DECODED, window.shape[1] // 2)
     models = {"original": original, "adapted": converted}
     rows = speed_rows(models, window, decoded=decoded, repetitions=REPETITIONS, progress=progress)
@@ -450,6 +450,9 @@ def speed_of(
         seconds = group.pivot(index="repetition", columns="model", values="seconds")
         tokens = int(group.tokens.iloc[0])
         medians = {name: tokens / float(seconds[name].median()) for name in models}
-        ratio = float((seconds["original"] / seconds["adapted"]).median())
-        speeds.append({"phase": phase, "tokens": tokens, **medians, "ratio": ratio})
+        ratios = seconds["original"] / seconds["adapted"]
+        spread = ratios.quantile(SPREAD).tolist()
+        speeds.append(
+            {"phase": phase, "tokens": tokens, **medians, "ratio": float(ratios.median()), "ratio_interval": spread}
+        )
     return speeds

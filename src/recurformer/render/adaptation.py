@@ -1,6 +1,7 @@
 """The result of `recurformer adapt` for people: a model card, and two pictures if matplotlib is installed."""
 
 import json
+import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,7 @@ MIXERS = {
 """Mixer -> its words in the card."""
 COMPARED = ("", "original", "adapted", "adapted / original")
 STEPS = ("after", "tokens seen", "perplexity", "divergence")
+ESTIMATES = ("cache, fraction of the original's", "estimated divergence, nats a token")
 RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens after {}, tokens/s"}
 
 
@@ -66,6 +68,7 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
         front["license"] = base["license"]
     if base["hub"]:
         front["base_model"] = base["name"]
+    estimates = [(f"{fraction:.4g}", number(cost, 4)) for fraction, cost in adaptation.get("estimated", [])]
     return render_page(
         "card.md.j2",
         **{"budget": None, **adaptation},
@@ -73,7 +76,11 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
         front=yaml.safe_dump(front, sort_keys=False),
         percent=f"{100 * replaced_fraction(adaptation):.0f}",
         mixer=MIXERS[mixer],
-        tables=[("Before and after", COMPARED, compared(adaptation)), ("Step by step", STEPS, steps(adaptation))],
+        tables=[
+            ("Before and after", COMPARED, compared(adaptation)),
+            ("Step by step", STEPS, steps(adaptation)),
+            *([("Estimates for other budgets", ESTIMATES, estimates)] if estimates else []),
+        ],
         took=f"{sum(adaptation['seconds'].values()) / 60:.1f}",
     )
 
@@ -117,7 +124,8 @@ def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
         *(
             (
                 RAN[row["phase"]].format(row["tokens"], adaptation["speed"][0]["tokens"]),
-                number(row["original"], 1), number(row["adapted"], 1), number(row["ratio"], 2),
+                number(row["original"], 1), number(row["adapted"], 1),
+                _speed_ratio(row),
             )
             for row in adaptation["speed"]
         ),
@@ -140,6 +148,11 @@ def steps(adaptation: Adaptation) -> list[tuple[str, ...]]:
 def _with_interval(row: Adaptation, name: str, decimals: int) -> str:
     low, high = row[f"{name}_interval"]
     return estimated(row[name], low, high, decimals)
+
+
+def _speed_ratio(row: Adaptation) -> str:
+    low, high = row.get("ratio_interval", (math.nan, math.nan))  # older measurements have none
+    return estimated(row["ratio"], low, high, 2)
 
 
 def _answers(row: Adaptation) -> str:
