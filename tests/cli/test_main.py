@@ -118,7 +118,7 @@ def test_a_user_hears_of_a_busy_machine(load, told, capsys, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert main(["chat", "nowhere/at/all"]) == 1
-    assert ("the machine is busy (load 40.0, 2 cores): " in capsys.readouterr().err) is told
+    assert ("its load is 40.0, and it has 2 cores" in capsys.readouterr().err) is told
     assert main(["chat", "nowhere/at/all", "--threads", "1"]) == 1
     assert "busy" not in capsys.readouterr().err
 

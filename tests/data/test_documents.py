@@ -105,6 +105,7 @@ def test_a_data_set_that_cannot_be_fetched_is_named(monkeypatch, tmp_path):
         ("data/missing", None, "data/missing: cannot be read"),
         ("picture.txt", b"\x89PNG\xff", "picture.txt: not UTF-8 text; give .txt or .md files, folders of them"),
         ("a.txt", "a text".encode("utf-16-le"), "a.txt: not UTF-8 text, with a NUL in line 1"),
+        ("missing.parquet", None, "missing.parquet: no such file"),
         ("cut.parquet", b"PAR1", "cut.parquet: not a readable Parquet file"),
         ("other.parquet", {"body": ["a"]}, "other.parquet: column 'text' is missing; there are: body"),
         ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds 1 in row 1, not a text"),

@@ -31,7 +31,7 @@ OWN = {"recurformer.cli.adapt", "recurformer.cli.models"}  # their stages are fo
 NOT_SETTINGS = {"record", "threads", "stage", "settings"}
 EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
 """What stages raise of bad input: the message says all."""
-BUSY = 0.4
+BUSY = 0.5
 """Share of the cores in use, in the mean of a minute, above which a user is told."""
 CLOSED = 141
 """Exit code of a shell for SIGPIPE."""
@@ -118,7 +118,8 @@ def _say_if_busy() -> None:
     busy, cores = os.getloadavg()[0], os.cpu_count() or 1
     if busy >= BUSY * cores:
         print(
-            f"the machine is busy (load {busy:.1f}, {cores} cores): if this is slow, give --threads, the free cores",
+            f"the machine is busy: its load is {busy:.1f}, and it has {cores} cores. If this is slow, give --threads as "
+            "many as are free",
             file=sys.stderr,
         )
 

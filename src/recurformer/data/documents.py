@@ -112,6 +112,8 @@ def _read(source: Path) -> Iterable[tuple[str, str | None]]:
 
 def _read_table(file: Path) -> list[tuple[str, str | None]]:
     kind, read = TABLES[file.suffix.lower()]
+    if not file.exists():
+        raise ValueError(f"{file}: no such file")
     try:
         frame = read(file)
     except (OSError, ValueError) as error:
