@@ -8,11 +8,28 @@ import pytest
 from benchmarks import baseline
 from benchmarks.__main__ import main
 from benchmarks.case import Options
-from benchmarks.goals import Goal, judge, with_goals
+from benchmarks.goals import CONTEXTS, Goal, judge, with_goals
 from benchmarks.topics import TOPICS
 from recurformer.data.backbones import make_random
 from recurformer.records import read_record
 
+ROOT = Path(__file__).parents[2]
+EIGHTH = "an eighth of the cache"
+SHOWN = {
+    "prefill, β = 0.5": ("prefill", "", "beta 0.5"),
+    "prefill, β = 0.9": ("prefill", "", "beta 0.9"),
+    f"prefill, {EIGHTH}": ("prefill", "", "cache 1/8"),
+    "decoding, β = 0.5": ("decode", "", "beta 0.5"),
+    "decoding, β = 0.9": ("decode", "", "beta 0.9"),
+    f"decoding, {EIGHTH}": ("decode", "", "cache 1/8"),
+    "decoding, a window of 256 tokens in nine tenths of the heads": ("decode", "", "window 256"),
+    "the same with a state": ("decode", "", "window 256 and state"),
+    f"decoding eight sequences, {EIGHTH}": ("decode", ", batch 8", "cache 1/8"),
+    f"decoding, {EIGHTH} in bfloat16, beside the library's float32": ("decode", ", quickest", "cache 1/8, bfloat16"),
+    "decoding, the backbone in bfloat16, beside the library's float32": ("decode", ", quickest", "backbone, bfloat16"),
+    "only reading the weights and the cache of the former": ("decode", ", quickest", "reading alone"),
+}
+"""Rows of the documents' tables -> topic, end of the case's name, candidate."""
 ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)
 
 
@@ -147,3 +164,18 @@ def test_what_cannot_be_asked_for_is_refused(capsys):
     assert "there is no topic 'speed'; there are: scan" in capsys.readouterr().err
     assert main(["--check", "--results", "/nowhere"]) == 1
     assert "run the benchmarks first" in capsys.readouterr().err
+
+
+def test_the_documents_show_the_committed_ratios():
+    """Every row of docs/benchmarks.md, and those of README, which are some of them."""
+    ratios = baseline.read(ROOT / "benchmarks/baseline.csv").query("device == 'cpu' and threads == 2")
+    ratios = ratios.set_index(["topic", "case", "candidate"]).ratio
+    expected = {
+        f"| {label} | "
+        + " | ".join(f"{ratios[topic, f'{tokens} tokens{end}', candidate]:.2f}" for tokens in CONTEXTS)
+        + " |"
+        for label, (topic, end, candidate) in SHOWN.items()
+    }
+    documents = [(ROOT / name).read_text().splitlines() for name in ("docs/benchmarks.md", "README.md")]
+    shown = [{line for line in lines if line.split(" |")[0][2:] in SHOWN} for lines in documents]
+    assert shown[0] == expected and len(shown[1]) == 4 and shown[1] < expected

@@ -1,7 +1,9 @@
 """Windows under a budget of bytes: what the adapted model's cache really holds, and at which estimated cost."""
 
+from contextlib import nullcontext
 from functools import cache, partial
 
+import pandas as pd
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from recurformer.model.packed import BITS
 from recurformer.recover import budget
 from recurformer.recover.adapt import cache_bytes_of
 from recurformer.recover.budget import choose_windows, convert_within, least_budget, price_list, refuse_budget, sizes_of
+from recurformer.recover.kept import KeptSteps
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.recover.run import converted_by
@@ -48,8 +51,13 @@ def fractions_of(name):
 
 
 @cache
+def prices_of(name):
+    return price_list(backbone(name), READER, text(), SEED)
+
+
+@cache
 def chosen(name, fraction):
-    return choose_windows(backbone(name), READER, text(), fraction, None, SEED)
+    return choose_windows(backbone(name), prices_of(name), text(), fraction, None)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -100,10 +108,12 @@ def keeps_of(choice):
 def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
     original, sample, fraction = backbone(name), text()[: budget.PRICED], fractions_of(name)[1]
     lookups = hidden_lookups(READER, sample, LENGTH // budget.APART, SEED)
-    costs = price(
-        original, lookups.input_ids, WINDOWS, BITS, weighted(lookups, HeadScores().needle_weight).weights,
-        sink_tokens=BY_PRICE.sink_tokens, centers=key_centers(original, sample[:1]), seed=SEED,
-    )  # fmt: skip
+    weights = weighted(lookups, HeadScores().needle_weight).weights
+    settings = {"sink_tokens": BY_PRICE.sink_tokens, "centers": key_centers(original, sample[:1])}
+    costs = torch.stack([
+        price(original, lookups.input_ids[[one]], WINDOWS, BITS, weights[[one]], **settings, seed=SEED + one)
+        for one in range(len(sample))
+    ]).mean(0)  # fmt: skip
     choice, prices, expected = chosen(name, fraction), choices(WINDOWS, BITS), 0.0
     for layer, kept in enumerate(keeps_of(choice)):
         if layer not in sliding_layers(original.config):
@@ -118,17 +128,17 @@ def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
 @pytest.mark.parametrize("name", ["llama_mha"])
 def test_what_is_looked_up_counts(name, monkeypatch):
     """By the prices on text alone other groups keep more: the same call without the needles chooses these."""
-    fraction = fractions_of(name)[1]
+    fraction = fractions_of(name)[2]
     with_needles = chosen(name, fraction)
     monkeypatch.setattr(budget, "HeadScores", partial(HeadScores, needle_weight=0.0))
-    alone = choose_windows(backbone(name), READER, text(), fraction, None, SEED)
+    prices = price_list(backbone(name), READER, text(), SEED)
+    alone = choose_windows(backbone(name), prices, text(), fraction, None)
     assert alone["windows"] != with_needles["windows"]
     assert dict(alone["estimated"])[fraction] < dict(with_needles["estimated"])[fraction]
 
 
 def test_a_loss_takes_the_least_cache_that_keeps_to_it(monkeypatch):
-    original = backbone("qwen2_gqa")
-    prices = price_list(original, READER, text(), SEED)
+    original, prices = backbone("qwen2_gqa"), prices_of("qwen2_gqa")
     fractions = [fraction for fraction in budget.FRACTIONS if fraction >= least_of("qwen2_gqa")]
     losses = {}
     for fraction in fractions:
@@ -140,5 +150,22 @@ def test_a_loss_takes_the_least_cache_that_keeps_to_it(monkeypatch):
         assert least == fractions[0] or losses[fractions[fractions.index(least) - 1]] > loss
     with pytest.raises(ValueError, match=r"loss=1e-09: with 0.841 of the cache the divergence is"):
         least_budget(original, prices, text(), 1e-9)
-    choice = choose_windows(original, READER, text(), None, losses[fractions[5]], SEED)
+    choice = choose_windows(original, prices, text(), None, losses[fractions[5]])
     assert choice["budget"] in fractions[:6] and dict(choice["estimated"])[choice["budget"]] > 0
+
+
+def test_a_killed_price_list_goes_on(tmp_path, monkeypatch):
+    kept, made = KeptSteps(tmp_path), []
+
+    def counting(*args, **kwargs):
+        if len(made) == 1 and killed:
+            raise KeyboardInterrupt
+        made.append(price(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(budget, "price", counting)
+    for killed, calls in ((True, 1), (False, budget.PRICED), (False, budget.PRICED)):
+        with pytest.raises(KeyboardInterrupt) if killed else nullcontext():
+            prices = price_list(backbone("qwen2_gqa"), READER, text(), SEED, step=kept.result)
+        assert len(made) == calls
+    pd.testing.assert_frame_equal(prices, prices_of("qwen2_gqa"))

@@ -33,7 +33,7 @@ from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.recover.budget import choose_windows, default_budget, refuse_budget, sizes_of
+from recurformer.recover.budget import choose_windows, default_budget, price_list, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
 from recurformer.recover.pair import Progress, quality_rows
@@ -150,11 +150,12 @@ def adapt(
             counts += kept.result(f"passkeys-{stage}-{length}", partial(ask, {length: samples}))
         return counts
 
-    def choose() -> dict[str, Any]:
-        if not by_price:
-            return _choose(original, train_ids[:PROFILE_WINDOWS], asked.beta, progress)
-        return choose_windows(original, tokenizer, train_ids, cache, loss, seed, progress)
-
+    choose: Callable[[], dict[str, Any]]
+    if by_price:
+        prices = price_list(original, tokenizer, train_ids, seed, progress("price: sample"), kept.result)
+        choose = partial(choose_windows, original, prices, train_ids, cache, loss, progress("budget: window"))
+    else:
+        choose = partial(_choose, original, train_ids[:PROFILE_WINDOWS], asked.beta, progress)
     choice = kept.result("heads", choose)
     if loss is not None:
         say(f"budget: {choice['budget']:.3f} of the cache")

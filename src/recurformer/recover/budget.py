@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -49,7 +50,12 @@ def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: in
 
 
 def price_list(
-    original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int, progress: Progress = None
+    original: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: Tensor,
+    seed: int,
+    progress: Progress = None,
+    step: Callable[[str, Callable[[], Any]], Any] = lambda name, make: make(),
 ) -> pd.DataFrame:
     """Price windows of all sizes, of all bits, for every group of heads, on text with hidden lookups: see `price`.
 
@@ -59,6 +65,7 @@ def price_list(
         text: windows (windows, L), of which the first `PRICED` are read; a budget is counted after L tokens.
         seed: of the lookups and of the drawn tokens.
         progress: called with (samples done, samples).
+        step: gets the name of a part and what computes it, as `KeptSteps.result`, which remembers it.
 
     Returns:
         One row a group and choice: layer, group, window (NaN for all tokens), bits, tokens (L), cost (nats a token,
@@ -66,11 +73,20 @@ def price_list(
         everything, else None). Layers with a sliding window of their own have no rows.
     """
     tokens = text.shape[1]
-    windows, centers = _windows(tokens), key_centers(original, text[:1])
+    windows, centers = _windows(tokens), torch.tensor(step("centers", lambda: key_centers(original, text[:1]).tolist()))
     input_ids, weights = text_with_lookups(tokenizer, text, seed)
-    costs = price(
-        original, input_ids, windows, BITS, weights, sink_tokens=SINKS, centers=centers, seed=seed, progress=progress
-    )
+
+    def price_of(sample: int) -> list[Any]:
+        ids, counted = input_ids[sample, None], weights[sample, None]
+        costs = price(original, ids, windows, BITS, counted, sink_tokens=SINKS, centers=centers, seed=seed + sample)
+        return costs.tolist()
+
+    of_samples = []
+    for sample in range(len(input_ids)):
+        of_samples.append(step(f"price-{sample}", partial(price_of, sample)))
+        if progress is not None:
+            progress(sample + 1, len(input_ids))
+    costs = torch.tensor(of_samples, dtype=torch.float64).mean(0)
     rows = [
         (layer, group, keep.window, keep.bits, tokens, cost, centers[layer, group].tolist() if keep == Keep() else None)
         for layer in free_layers(original)
@@ -232,32 +248,29 @@ def least_budget(
 
 def choose_windows(
     original: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    prices: pd.DataFrame,
     text: Tensor,
     budget: float | None,
     loss: float | None,
-    seed: int,
-    progress: Callable[[str], Progress] = lambda name: None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
-    """Choose by the prices of `price_list` what every group keeps.
+    """Choose by prices what every group keeps.
 
     Args:
-        original: a model that can be converted.
-        tokenizer: its tokenizer.
-        text: windows (windows, L); see `price_list`.
+        original: the model that was priced.
+        prices: of `price_list`.
+        text: the windows (windows, L) that were priced; see `least_budget`.
         budget: fraction of the original's cache after L tokens, see `spend`; None: the least that keeps to the loss.
         loss: see `least_budget`; None where a budget is given.
-        seed: of the lookups and of the drawn tokens.
-        progress: gets the name of a step, and returns a function of (done, all), or None.
+        progress: see `least_budget`.
 
     Returns:
         as JSON: budget, the fraction; heads, replaced ones of each layer; windows and bits of each layer's key-value
         heads, a window of None for all tokens; estimated, pairs of a fraction of the cache and the sum of costs, in
         nats a token; centers, see `key_centers`.
     """
-    prices = price_list(original, tokenizer, text, seed, progress("price: sample"))
     if loss is not None:
-        budget = least_budget(original, prices, text, loss, progress("budget: window"))
+        budget = least_budget(original, prices, text, loss, progress)
     assert budget is not None
     least = least_fraction(original, text.shape[1])
     chosen = spend(prices, original, budget)
