@@ -24,11 +24,15 @@ REPLACED = {
         "--tasks own": "--tasks own --device cpu --limit 2",
         "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]",
     },
-    "docs/adapt.md": {"minutes=30": "minutes=0.02, tokens=64", "4096": "64", "[16, 64, 256, 1024, 2048]": "[4, 16]"},
+    "docs/adapt.md": {
+        "cache=0.25, minutes=30": "cache=0.6, minutes=0.02, tokens=64",
+        "4096": "64",
+        "[16, 64, 256, 1024, 2048]": "[4, 16]",
+    },
     "docs/studies.md": {"snakemake ": DRY_RUN},
     "README.md": {
         "FILES... --cache 0.125 --tokens 4096": "a.txt b.txt --cache 0.6 --tokens 64",
-        "FILES... --minutes 30": "a.txt b.txt --minutes 0.02 --tokens 64",
+        "FILES... --mixer mamba --minutes 30": "a.txt b.txt --mixer mamba --minutes 0.02 --tokens 64",
         "snakemake ": DRY_RUN,
         "cpu/results results/record": "cpu/results recorded/cpu/results",
         "recurformer runs": "recurformer runs recorded/cpu",

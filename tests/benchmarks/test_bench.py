@@ -1,5 +1,6 @@
 """The benchmark command on a tiny model: what it writes, and what its check lets pass."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ from benchmarks import baseline
 from benchmarks.__main__ import main
 from benchmarks.case import Options
 from benchmarks.goals import CONTEXTS, Goal, judge, with_goals
+from benchmarks.models import PRICED
 from benchmarks.topics import TOPICS
 from recurformer.data.backbones import make_random
 from recurformer.records import read_record
@@ -179,3 +181,19 @@ def test_the_documents_show_the_committed_ratios():
     documents = [(ROOT / name).read_text().splitlines() for name in ("docs/benchmarks.md", "README.md")]
     shown = [{line for line in lines if line.split(" |")[0][2:] in SHOWN} for lines in documents]
     assert shown[0] == expected and len(shown[1]) == 4 and shown[1] < expected
+
+
+def test_what_a_prefill_of_the_priced_windows_could_reach():
+    """The bound that stands in the documents: attention in proportion to the pairs of tokens, all else as before."""
+    text = " ".join((ROOT / "docs/benchmarks.md").read_text().split())
+    rows = pd.read_csv(ROOT / "benchmarks/recorded/prefill/bench.csv").query("candidate == 'backbone'")
+    attention = rows.set_index("tokens").attention
+    windows = [window for layer in json.loads((ROOT / PRICED).read_text())["windows"] for window in layer]
+    left = {}
+    for tokens in CONTEXTS[2:]:
+        kept = [sum(min(place, (window or tokens) + 4) for place in range(1, tokens + 1)) for window in windows]
+        left[tokens] = sum(kept) / len(kept) / (tokens * (tokens + 1) / 2)
+    bounds = [1 / (1 - attention[tokens] * (1 - share)) for tokens, share in left.items()]
+    assert "leaves {:.2f} and {:.2f} of the pairs of tokens".format(*left.values()) in text
+    assert "takes {:.2f} and {:.2f} of the backbone's time".format(*attention[list(left)]) in text
+    assert "would give {:.2f} and {:.2f}".format(*bounds) in text

@@ -118,8 +118,8 @@ def _say_if_busy() -> None:
     busy, cores = os.getloadavg()[0], os.cpu_count() or 1
     if busy >= BUSY * cores:
         print(
-            f"the machine is busy: its load is {busy:.1f}, and it has {cores} cores. If this is slow, give --threads as "
-            "many as are free",
+            f"the machine is busy: its load is {busy:.1f}, and it has {cores} cores. If this is slow, give --threads: "
+            "as many as are free",
             file=sys.stderr,
         )
 
