@@ -153,7 +153,7 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(in_a_fresh_
     found = {name: in_a_fresh_process(searched, tmp_path / name, name) for name in ("one_shot", "chunked")}
     rows = {protocol: row for protocol, (row, _) in found.items()}
     kept = [trial for _, trials in found.values() for trial in trials]
-    assert set(rows) == set(PROTOCOLS) == {*PREFILLS} - {"pyramidinfer"}
+    assert set(rows) == {*PROTOCOLS} - {"all_logits"} == {*PREFILLS} - {"pyramidinfer"}  # that one is only computed
     for row in rows.values():
         assert row["source"] == "measured" and not row["at_least"]
         assert abs(row["error"]) < 0.5, "what a processor's libraries take, the model leaves out"
