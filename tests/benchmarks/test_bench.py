@@ -12,7 +12,11 @@ from benchmarks.case import Options
 from benchmarks.goals import CONTEXTS, Goal, judge, with_goals
 from benchmarks.models import PRICED
 from benchmarks.topics import TOPICS
-from recurformer.data.backbones import make_random
+from recurformer import convert
+from recurformer.data.backbones import load_shape, make_random, meta_model
+from recurformer.heads.select import random_ranking, rank_heads
+from recurformer.model.attention import RecurFormerAttention
+from recurformer.model.fused import Folds, LayerSizes, cheapest_folds, multiply_adds
 from recurformer.records import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +201,29 @@ def test_what_a_prefill_of_the_priced_windows_could_reach():
     assert "leaves {:.2f} and {:.2f} of the pairs of tokens".format(*left.values()) in text
     assert "takes {:.2f} and {:.2f} of the backbone's time".format(*attention[list(left)]) in text
     assert "would give {:.2f} and {:.2f}".format(*bounds) in text
+
+
+@pytest.mark.parametrize("mixer", ["mamba", "window_state"])
+def test_what_is_said_of_the_weights_of_a_token_is_counted(mixer):
+    """In float32: what a folded model of Mamba blocks has, and what folding the readouts of states would save."""
+    text = " ".join((ROOT / "docs/benchmarks.md").read_text().split())
+    original = meta_model(load_shape("smollm2-135m"))
+    heads = rank_heads(random_ranking(30, 9, seed=0), 3, 0.9)
+    layers = [x for x in convert(original, heads, mixer).modules() if isinstance(x, RecurFormerAttention)]
+    if mixer == "mamba":
+        blocks = [(layer.mamba, *layer.mamba.out_proj.weight.shape) for layer in layers]
+        sizes = [
+            LayerSizes(576, 576 - replaced, replaced, channels, block.d_state, block.dt_rank)
+            for block, replaced, channels in blocks
+        ]
+        saved = sum(
+            multiply_adds(size, Folds(False, False)) - multiply_adds(size, cheapest_folds(size)) for size in sizes
+        )
+        converted = convert(original, heads, mixer).num_parameters()
+        counts = [4e-6 * count for count in (converted - saved, original.num_parameters())]
+        assert "a folded model has {:.0f} MB of weights, and the backbone {:.0f} MB".format(*counts) in text
+    else:
+        shapes = [layer.window_state.readout.weight.shape for layer in layers]  # (outputs, read)
+        saved = sum(max(0, 576 * outputs + outputs * read - 576 * read) for outputs, read in shapes)
+        held = sum(outputs * read for outputs, read in shapes)
+        assert f"{4e-6 * held:.0f} MB at β = 0.9." in text and f"would save {4e-6 * saved:.0f} MB" in text

@@ -245,6 +245,9 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
     assert run["argv"][4:9] == ["--text", "results/long/corpus/articles.parquet", "--cache", "0.125", "--tokens"]
     assert f"The run took {run['seconds'] / 60:.0f} minutes on two idle" in README and not run["git"]["dirty"]
     assert f"and {run['peak_memory_bytes'] / 1e9:.1f} GB of memory at its peak" in README
+    found = json.loads((ROOT / "recorded/adapt.json").read_text())
+    estimated, measured = dict(found["estimated"])[0.125], found["stages"][-1]["divergence"]
+    assert f"measured on text: {estimated:.3f} and {measured:.3f} in README's example" in ADAPT
 
 
 def test_what_an_adaptation_takes_is_recorded():

@@ -33,7 +33,7 @@ MIXERS = {
 """Mixer -> its words in the card."""
 COMPARED = ("", "original", "adapted", "adapted / original")
 STEPS = ("after", "tokens seen", "perplexity", "divergence")
-ESTIMATES = ("cache, fraction of the original's", "estimated divergence, nats a token")
+ESTIMATES = ("cache, fraction of the original's", "estimated cost, nats a token, hidden lookups included")
 RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens after {}, tokens/s"}
 
 
