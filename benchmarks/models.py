@@ -130,7 +130,7 @@ def inference(options: Options, change: Change) -> PreTrainedModel:
 @cache
 def in_half(options: Options, change: Change) -> PreTrainedModel:
     """The same in bfloat16."""
-    return copy.deepcopy(inference(options, change)).to(torch.bfloat16)  # type: ignore[arg-type]
+    return fold(copy.deepcopy(inference(options, change)).to(torch.bfloat16))  # type: ignore[arg-type]
 
 
 def scan_backend(options: Options, states: int = 16) -> str:

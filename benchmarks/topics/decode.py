@@ -103,7 +103,9 @@ def cases(options: Options) -> Iterator[Case]:
         folded = tuple(make(name, inference, change) for name, change in changes.items())
         yield Case(case, "backbone", folded, shared, memory=memory)
         if options.device == "cpu" and batch == 1:
-            half = tuple(make(f"{name}, bfloat16", in_half, change) for name, change in variants(options).items())
+            half = tuple(
+                make(f"{name}, bfloat16", in_half, change) for name, change in (windows | variants(options)).items()
+            )
             # claims about a β compare with the backbone, not with the library's
             half = tuple(replace(one, facts={**one.facts, "beta": math.nan}) for one in half)
             limit = Candidate(READING, partial(_reading, options, tokens), {"model": half[-1].facts["model"]})

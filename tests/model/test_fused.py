@@ -9,7 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from tiny_models import BACKBONES, HEADS, LAYERS, MAMBA, PAD, carrying_far, difference, make_backbone, tokens
+from tiny_models import (
+    BACKBONES,
+    HEADS,
+    LAYERS,
+    MAMBA,
+    PAD,
+    carrying_far,
+    difference,
+    make_backbone,
+    make_mixed,
+    tokens,
+)
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -59,8 +70,11 @@ def run_everything(model):
     return results
 
 
+EXACT = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+
+
 @every_case
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@EXACT
 def test_folded_equals_unfolded(backbone, heads, rank, dtype, tolerance):
     model = shared(backbone, heads, rank, dtype)
     expected = run_everything(model)
@@ -68,6 +82,26 @@ def test_folded_equals_unfolded(backbone, heads, rank, dtype, tolerance):
         results = run_everything(model)
         for layer in (module for module in model.modules() if hasattr(module, "folding")):
             assert (layer.folding.fused.selection is not None) == (rank == 50)
+    scale = max(float(logits.abs().max()) for logits in expected)
+    for result, unfolded in zip(results, expected, strict=True):
+        assert float((result - unfolded).abs().max()) < tolerance * scale
+
+
+@pytest.mark.parametrize("mixer", ["retention", "window_state"])
+@pytest.mark.parametrize(
+    ("backbone", "heads"), [("llama_mha", "mixed"), ("qwen2_gqa", "ragged"), ("qwen3", "beta_one")]
+)
+@EXACT
+def test_folded_readouts_equal_unfolded_ones(backbone, heads, mixer, dtype, tolerance):
+    model = make_mixed(mixer, backbone, heads).to(dtype)
+    expected, done = run_everything(model), []
+    with recurformer.folded(model):
+        results = run_everything(model)
+        for layer in (module for module in model.modules() if isinstance(module, RecurFormerAttention)):
+            outputs, read = layer.mixer.readout.weight.shape
+            done.append(layer.folding.fused.output is not None)
+            assert done[-1] == (48 * read < outputs * read + 48 * outputs)
+    assert any(done)
     scale = max(float(logits.abs().max()) for logits in expected)
     for result, unfolded in zip(results, expected, strict=True):
         assert float((result - unfolded).abs().max()) < tolerance * scale

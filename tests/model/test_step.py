@@ -9,8 +9,7 @@ from tiny_models import difference
 
 from recurformer.model import cpp_step, few_rows, native
 from recurformer.model.cpp_step import BlockInputs, StepInputs
-from recurformer.model.fused import FusedWeights
-from recurformer.model.mamba import MambaBlock, state_step
+from recurformer.model.mamba import FusedMamba, MambaBlock, state_step
 from recurformer.model.scan import selective_scan
 
 
@@ -51,7 +50,7 @@ def block_and_fused(sizes, folds_step):
             step, others = block.x_proj.weight.split([rank, 2 * states])
             bias = torch.cat([block.dt_proj.bias, others.new_zeros(2 * states)])
             selection = torch.cat([block.dt_proj.weight @ step, others]), bias
-        return FusedWeights(selection, None, *block.transition())
+        return FusedMamba(None, selection, *block.transition())
 
     return block, fused
 

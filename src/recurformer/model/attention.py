@@ -11,8 +11,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .few_rows import product, project
 from .layout import has_bias, head_layout, rotate, rotates
-from .mamba import FusedWeights
-from .mixer import ReplacedHeads, repeat_heads
+from .mixer import FusedWeights, ReplacedHeads, repeat_heads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
 

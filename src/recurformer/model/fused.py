@@ -3,9 +3,10 @@
 A hybrid layer fuses products of its weights:
 
     dt_proj . x_proj's rows of the step size                        (when the channels are few against the rank)
-    o_proj's columns of replaced heads . out_proj                   (when the replaced heads are many)
+    o_proj's columns of replaced heads . the mixer's readout        (when the replaced heads are many)
 
-It fuses whatever saves multiply-adds. -exp(A_log) is kept beside the products, as it changes no more often.
+It fuses whatever saves multiply-adds. A Mamba block's readout is out_proj, and its -exp(A_log) is kept beside the
+products, as it changes no more often.
 `folded` is the switch.
 """
 
@@ -20,11 +21,15 @@ from torch import Tensor, nn
 from .attention import RecurFormerAttention
 from .few_rows import FewRowsLinear, swap
 from .layout import refuse_adapter
-from .mamba import CausalConv, FusedWeights
+from .mamba import CausalConv, FusedMamba, MambaBlock
+from .mixer import FusedWeights, Mixer
 
 
 class LayerSizes(NamedTuple):
-    """Features of one layer: the residual stream, retained and replaced heads, the Mamba block's channels."""
+    """Features of one layer: the residual stream, retained and replaced heads, and what the mixer's readout reads.
+
+    That is a Mamba block's channels. Other mixers have no states and no rank here.
+    """
 
     hidden: int
     retained: int
@@ -42,7 +47,7 @@ class Folds(NamedTuple):
 
 
 def multiply_adds(sizes: LayerSizes, folds: Folds) -> int:
-    """Count the multiply-adds of one token from the convolution to the layer's end, the scan left out.
+    """Count the multiply-adds of one token from the convolution to the layer's end, the scan or other state left out.
 
     It is also the number of weights that a decode step reads.
     """
@@ -63,31 +68,34 @@ def _matmul(left: Tensor, right: Tensor) -> Tensor:
     return (left.to(wide) @ right.to(wide)).to(left.dtype)
 
 
-def _sizes(layer: Any) -> LayerSizes:
-    mamba = layer.mamba
-    replaced, channels = mamba.out_proj.weight.shape
+def sizes_of(layer: Any) -> LayerSizes:
+    """Return the sizes of a layer (`RecurFormerAttention`) whose mixer has a readout."""
+    mixer = layer.mixer
+    replaced, channels = mixer.readout.weight.shape
     hidden, mixed = layer.o_proj.weight.shape
-    return LayerSizes(hidden, mixed - replaced, replaced, channels, mamba.d_state, mamba.dt_rank)
+    selection = (mixer.d_state, mixer.dt_rank) if isinstance(mixer, MambaBlock) else (0, 0)
+    return LayerSizes(hidden, mixed - replaced, replaced, channels, *selection)
 
 
 def fuse(layer: Any) -> FusedWeights:
     """Fuse those weights of a layer (`RecurFormerAttention`) whose product is cheaper than its factors."""
-    mamba, sizes = layer.mamba, _sizes(layer)
+    mixer, sizes = layer.mixer, sizes_of(layer)
     folds, device = cheapest_folds(sizes), layer.o_proj.weight.device.type
     with torch.no_grad(), torch.autocast(device, enabled=False):
         selection = output = None
-        if folds.step:
-            step, matrices = mamba.x_proj.weight.split([sizes.rank, 2 * sizes.states])
-            bias = mamba.dt_proj.bias
-            selection = (
-                torch.cat([_matmul(mamba.dt_proj.weight, step), matrices]),
-                torch.cat([bias, bias.new_zeros(2 * sizes.states)]),
-            )
         if folds.output:
             retained, replaced = layer.o_proj.weight.split([sizes.retained, sizes.replaced], 1)
-            output = torch.cat([retained, _matmul(replaced, mamba.out_proj.weight)], 1)
-        A, D = mamba.transition()
-        return FusedWeights(selection, output, A, D)
+            output = torch.cat([retained, _matmul(replaced, mixer.whole_readout())], 1)
+        if not isinstance(mixer, MambaBlock):
+            return FusedWeights(output)
+        if folds.step:
+            step, matrices = mixer.x_proj.weight.split([sizes.rank, 2 * sizes.states])
+            bias = mixer.dt_proj.bias
+            selection = (
+                torch.cat([_matmul(mixer.dt_proj.weight, step), matrices]),
+                torch.cat([bias, bias.new_zeros(2 * sizes.states)]),
+            )
+        return FusedMamba(output, selection, *mixer.transition())
 
 
 class Folding:
@@ -127,7 +135,7 @@ class Folding:
 
 def _factors(layer: Any) -> Iterator[tuple[dict[str, Any], str, Tensor, int]]:
     """Yield the place of every factor, the factor (held, so that nothing else takes its memory), and its version."""
-    for module in (layer.o_proj, *layer.mamba.modules()):
+    for module in (layer.o_proj, *layer.mixer.modules()):
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 yield module._parameters, name, parameter.detach(), parameter._version
@@ -137,7 +145,8 @@ PLAIN = (nn.Linear, FewRowsLinear, CausalConv)
 
 
 def _check(layer: Any) -> None:
-    for name, module in (("o_proj", layer.o_proj), *layer.mamba.named_children()):
+    parts = ((name, part) for name, part in layer.mixer.named_children() if not isinstance(part, Mixer))
+    for name, module in (("o_proj", layer.o_proj), *parts):
         refuse_adapter(module, f"folded: {name} of layer {layer.layer_idx}")
         if type(module) not in PLAIN:
             raise ValueError(
@@ -154,21 +163,21 @@ def folded(model: nn.Module) -> Iterator[None]:
 
     On a processor, one token of few sequences goes through our C++ kernels in every linear layer, norm and gated
     feed-forward part of float32 or bfloat16 (`few_rows.py`): they read memory faster than torch's product. Mamba blocks
-    compute with fused weights. These are made at the first such pass and again whenever a factor has changed; they cost
-    memory of about the output projections' size until the end. The model's parameters and saved checkpoints stay as
-    they are. Training passes and compiled code use the parameters. Changes through `parameter.data` are not seen, and
-    forward hooks on the parts of a decoder layer may not be called. Of several on one model the last entered must be
-    the first left.
+    and mixers with a readout compute with fused weights. These are made at the first such pass and again whenever a
+    factor has changed; they cost memory of about the output projections' size until the end. The model's parameters and
+    saved checkpoints stay as they are. Training passes and compiled code use the parameters. Changes through
+    `parameter.data` are not seen, and forward hooks on the parts of a decoder layer may not be called. Of several on
+    one model the last entered must be the first left.
 
     Args:
-        model: a converted model or an original; only Mamba blocks have weights to fuse.
+        model: a converted model or an original; only Mamba blocks and mixers with a readout have weights to fuse.
 
     Raises:
         ValueError: a projection has been wrapped, quantized or offloaded.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, RecurFormerAttention)]
-    # other mixers have nothing to fuse, and inside another `folded` there is nothing to do
-    layers = [layer for layer in layers if layer.config.mixer == "mamba" and layer.folding is None]
+    # mixers without a readout have nothing to fuse, and inside another `folded` there is nothing to do
+    layers = [layer for layer in layers if hasattr(layer.mixer, "readout") and layer.folding is None]
     for layer in layers:
         _check(layer)
     swap_back = swap(model)

@@ -19,6 +19,7 @@ from . import cpp, cpp_step
 from .cpp_step import MOST_ROWS, BlockInputs, StepInputs
 from .layout import HeadLayout
 from .masks import Packing
+from .mixer import FusedWeights
 from .scan import selective_scan
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
@@ -35,18 +36,16 @@ def initial_step_bias(like: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class FusedWeights:
-    """Weights that one layer computes with in place of the factors of them (`recurformer.folded`).
+class FusedMamba(FusedWeights):
+    """Those of a layer with a Mamba block.
 
     Attributes:
         selection: weight (D + 2 N, D) and bias of step size, input and output matrix at once; None: not fused.
-        output: (hidden, retained features + D); None: not fused.
         A: -exp(A_log) in the precision of the states.
         D: the skip weights, likewise.
     """
 
     selection: tuple[Tensor, Tensor] | None
-    output: Tensor | None
     A: Tensor
     D: Tensor
 
@@ -192,6 +191,10 @@ class MambaBlock(nn.Module):
         """The linear layer that ends the block, as `recurformer.recover.calibrate` solves for it."""
         return self.out_proj
 
+    def whole_readout(self) -> Tensor:
+        """Return the matrix (width, D) from the channels to the block's outputs."""
+        return self.out_proj.weight
+
     def transition(self) -> tuple[Tensor, Tensor]:
         """Return A = -exp(A_log) and D in the precision of the states."""
         dtype = torch.promote_types(self.A_log.dtype, torch.float32)
@@ -202,7 +205,7 @@ class MambaBlock(nn.Module):
         x: Tensor,
         cache: Cache | None = None,
         padding_mask: Tensor | None = None,
-        fused: FusedWeights | None = None,
+        fused: FusedMamba | None = None,
     ) -> Tensor:
         """Mix along L; returns (B, L, width), or where `out_proj` is fused, the channels (B, L, D) before it.
 
@@ -256,10 +259,10 @@ class MambaBlock(nn.Module):
         y = y.transpose(1, 2)  # (B, L, D)
         return self._leave(y if packing is None else packing.unpack(y), fused)
 
-    def _leave(self, channels: Tensor, fused: FusedWeights | None) -> Tensor:
+    def _leave(self, channels: Tensor, fused: FusedMamba | None) -> Tensor:
         return channels if fused is not None and fused.output is not None else self.out_proj(channels)
 
-    def _selection(self, values: Tensor, fused: FusedWeights | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _selection(self, values: Tensor, fused: FusedMamba | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return step size (..., D), input and output matrix (..., N) of the convolved values (..., D)."""
         sizes = [self.dt_rank, self.d_state, self.d_state]
         if fused is not None and fused.selection is not None:
@@ -269,7 +272,7 @@ class MambaBlock(nn.Module):
         step, write, read = self.x_proj(values).split(sizes, dim=-1)
         return self.dt_proj(step), write, read
 
-    def _step(self, x: Tensor, layer: Any, padding_mask: Tensor | None, fused: FusedWeights | None) -> Tensor:
+    def _step(self, x: Tensor, layer: Any, padding_mask: Tensor | None, fused: FusedMamba | None) -> Tensor:
         """Mix one token (B, features); returns the channels (B, D). Rows of padding, 0 in (B, 1), keep their states."""
         if padding_mask is not None:
             states = layer.conv_states[0], layer.recurrent_states[0]
@@ -288,7 +291,7 @@ class MambaBlock(nn.Module):
         A, D = self.transition() if fused is None else (fused.A, fused.D)
         return state_step(StepInputs(values, step, A, write, read, D, gate, layer.recurrent_states[0]))
 
-    def _step_inputs(self, x: Tensor, layer: Any, fused: FusedWeights) -> BlockInputs:
+    def _step_inputs(self, x: Tensor, layer: Any, fused: FusedMamba) -> BlockInputs:
         selection, bias = fused.selection or (self.x_proj.weight, None)
         step = self.dt_proj if fused.selection is None else None
         return BlockInputs(

@@ -9,6 +9,7 @@ all blocks at once. It neither pads nor slices, because the compiler would ask w
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,6 +20,18 @@ from transformers import Cache
 from .layout import HeadLayout, rotate
 
 CHUNK = 64  # steps that `decayed_recurrence` compares at once
+
+
+@dataclass(frozen=True, eq=False)
+class FusedWeights:
+    """Weights that one layer computes with in place of the factors of them (`recurformer.folded`).
+
+    Attributes:
+        output: (hidden, retained features + features that the mixer's readout reads), the readout and the output
+            projection in one; None: not fused.
+    """
+
+    output: Tensor | None
 
 
 class ReplacedHeads(NamedTuple):

@@ -13,7 +13,7 @@ from transformers import initialization as init
 from . import cpp_step
 from .layout import HeadLayout
 from .mamba import initial_step_bias
-from .mixer import Mixer, ReplacedHeads, decayed_recurrence, join, weighted_means
+from .mixer import FusedWeights, Mixer, ReplacedHeads, decayed_recurrence, join, weighted_means
 
 
 class LinearMixer(Mixer):
@@ -207,9 +207,20 @@ class RetentionMixer(Retention):
         super().init_weights()
         init.kaiming_uniform_(self.readout.weight, a=math.sqrt(5))
 
-    def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
-        """Run the recurrence and read it; see `Mixer`."""
+    def whole_readout(self) -> Tensor:
+        """Return the matrix (outputs, features) from what is read out to the mixer's outputs."""
+        return self.readout.weight
+
+    def forward(
+        self,
+        values: Tensor,
+        cache: Cache | None,
+        padding_mask: Tensor | None,
+        heads: ReplacedHeads,
+        fused: FusedWeights | None = None,
+    ) -> Tensor:
+        """Run the recurrence and read it, or with a fused output return the features to read; see `Mixer`."""
         features, state = self.retain(values, self.previous(cache, "recurrent"), padding_mask, heads)
         if cache is not None:
             cache.update_recurrent_state(state, self.layer_index)
-        return self.readout(features)
+        return self.readout(features) if fused is None or fused.output is None else features
