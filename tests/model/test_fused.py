@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny_models import (
     BACKBONES,
+    BY_GROUP,
     HEADS,
     LAYERS,
     MAMBA,
+    PACKED,
     PAD,
     carrying_far,
     difference,
@@ -290,3 +292,86 @@ def test_weights_that_the_kernels_cannot_read_go_through_torch():
         for weight in (torch.ones(7, 47), torch.ones(7, 49)):
             with pytest.raises(RuntimeError, match="the rows have 48 features"):
                 few_rows.products(torch.ones(1, 1, 48), [(weight, None)])
+
+
+WINDOWS_ALONE = [
+    (mixer, backbone, heads)
+    for mixer in ("window", BY_GROUP, PACKED)
+    for backbone, heads in [
+        ("llama_gqa_tied", "beta_one"),
+        ("qwen2_gqa", "attention_free_first"),
+        ("qwen3", "beta_one"),
+    ]
+]
+
+
+@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@pytest.mark.parametrize(("mixer", "backbone", "heads"), WINDOWS_ALONE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbone, heads, dtype, monkeypatch):
+    """As the kernels of its parts, bit for bit; those are compared with torch above and in test_window_step.py."""
+    call, called = native.call, Counter()
+    monkeypatch.setattr(native, "call", lambda name, *given: called.update([name]) or call(name, *given))
+    model, ids = make_mixed(mixer, backbone, heads).to(dtype), tokens(2, 40)
+    whole = sum(len(layer) == 6 for layer in HEADS[heads])
+
+    def read(inputs):
+        cache = DynamicCache(config=model.config)
+        logits = [model(inputs[:, :3], past_key_values=cache).logits]
+        places = ({} if step % 2 else {"position_ids": torch.tensor([[step], [step]])} for step in range(3, 40))
+        logits += [
+            model(inputs[:, step : step + 1], past_key_values=cache, **place).logits
+            for step, place in enumerate(places, 3)
+        ]
+        return torch.cat(logits, 1), cache
+
+    with recurformer.folded(model):
+        result, cache = read(ids)
+        grown = called["layer_step"] - 37 * whole  # calls that found no slot
+        assert 0 <= grown <= 2 * whole
+        for layer in model.model.layers:
+            layer.self_attn.steps = None
+        before = called["layer_step"]
+        parts, expected = read(ids)
+        assert called["layer_step"] == before
+    assert torch.equal(result, parts)
+    for layer, other in zip(cache.layers, expected.layers, strict=True):
+        for kind in ("conv_states", "recurrent_states"):
+            assert all(torch.equal(x, getattr(other, kind)[index]) for index, x in getattr(layer, kind, {}).items())
+    assert cache.get_seq_length() == 40
+
+
+@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@pytest.mark.parametrize("change", [scale_in_place, load, there_and_back, train_fused, "other part", "hook", "padding"])
+@torch.no_grad()
+def test_a_changed_layer_of_windows_is_seen(change):
+    model, ids = make_mixed("window", "llama_gqa_tied", "beta_one"), tokens(1, 9)
+    attention = model.model.layers[1].self_attn
+
+    def read():
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :5], past_key_values=cache)
+        mask = torch.tensor([[1, 1, 1, 1, 1, 0, 1]]) if change == "padding" else None
+        model(ids[:, 5:6], past_key_values=cache, attention_mask=None if mask is None else mask[:, :6])
+        return model(ids[:, 6:7], past_key_values=cache, attention_mask=mask).logits
+
+    seen = []
+    with recurformer.folded(model):
+        before = read()
+        if change == "other part":
+            attention.o_proj = nn.Sequential(deepcopy(attention.o_proj), nn.Tanh())
+        elif change == "hook":
+            attention.register_forward_hook(lambda *given: seen.append(len(given)))
+        elif change != "padding":
+            with torch.enable_grad():
+                change(model)
+        after = read()
+        assert len(seen) == (3 if change == "hook" else 0)
+        copy = deepcopy(model)
+    assert difference(after, read()) < 1e-5 and difference(copy(ids).logits, model(ids).logits) < 1e-5
+    assert all(module.steps is None for one in (copy, model) for module in one.modules() if hasattr(module, "steps"))
+    if change == "hook":
+        assert torch.equal(before, after)
+    elif change != "padding":
+        assert difference(after, before) > 1e-4

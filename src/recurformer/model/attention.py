@@ -60,6 +60,7 @@ class RecurFormerAttention(nn.Module):
         self.o_proj = nn.Linear(config.num_attention_heads * dim, hidden, bias=base.o_proj.bias is not None)
         self.add_module(config.mixer, mixer(config, self.layout, dim, layer_index))
         self.folding: Callable[[nn.Module], FusedWeights | None] | None = None  # set by `recurformer.folded`
+        self.steps: Callable[..., Tensor | None] | None = None  # likewise
         # without any attention head there are no keys to count tokens by: the first layer caches one scalar per token
         self.counts_tokens = not self.layout.retained and config.layer_types[layer_index] == "hybrid"
 

@@ -234,7 +234,8 @@ def block_step(inputs: BlockInputs) -> Tensor:
 
 
 @cache
-def _window_groups(groups: tuple[tuple[int, ...], ...]) -> Array[WindowGroup]:
+def window_groups(groups: tuple[tuple[int, ...], ...]) -> Array[WindowGroup]:
+    """Return the twins of KV heads."""
     return (WindowGroup * len(groups))(*(WindowGroup(*group) for group in groups))
 
 
@@ -245,6 +246,21 @@ def _check(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
         raise RuntimeError(
             f"C++ kernels: {name} must be {shape} in {like.dtype}, but it is {tuple(x.shape)} in {x.dtype}"
         )
+
+
+def slots_for_step(slots: Sequence[Tensor], windows: Sequence[tuple[int, int, int]], batch: int) -> Array[WindowSlots]:
+    """Return the twins of the slots of windows; the latter as of `WindowStepInputs`.
+
+    Raises:
+        RuntimeError: slots are not as the kernel reads them.
+    """
+    twins = (WindowSlots * len(slots))()
+    for index, (held, (tokens, bits, width)) in enumerate(zip(slots, windows, strict=True)):
+        rows, places, count, numbers = held.shape
+        if (rows, numbers * held.itemsize) != (batch, width) or not held.is_contiguous():
+            raise RuntimeError(f"C++ kernels: slots {tuple(held.shape)} of {held.dtype}, not {width} bytes each")
+        twins[index] = WindowSlots(held.data_ptr(), places, tokens, count, bits)
+    return twins
 
 
 def _call_windows(
@@ -268,13 +284,11 @@ def _call_windows(
         raise RuntimeError(f"C++ kernels: center must be {(groups, dim)}, but it is {tuple(center.shape)}")
     if seen is not None and (seen.shape != (batch, 1) or seen.dtype != torch.int64 or not seen.is_contiguous()):
         raise RuntimeError(f"C++ kernels: seen must be {(batch, 1)} in int64, but it is {tuple(seen.shape)}")
-    windows = (WindowSlots * len(inputs.slots))()
-    for index, (slots, (tokens, bits, width)) in enumerate(zip(inputs.slots, inputs.windows, strict=True)):
-        rows, held, count, numbers = slots.shape
-        room = held if seen is not None else min(length, inputs.sinks + tokens)
-        if (rows, held, numbers * slots.itemsize) != (batch, room, width) or not slots.is_contiguous():
-            raise RuntimeError(f"C++ kernels: slots {tuple(slots.shape)} of {slots.dtype}, not {width} bytes each")
-        windows[index] = WindowSlots(slots.data_ptr(), held, tokens, count, bits)
+    if seen is None:
+        for slots, (tokens, _, _) in zip(inputs.slots, inputs.windows, strict=True):
+            if slots.shape[1] != min(length, inputs.sinks + tokens):
+                raise RuntimeError(f"C++ kernels: {slots.shape[1]} slots for {length} tokens of a window of {tokens}")
+    windows = slots_for_step(inputs.slots, inputs.windows, batch)
     given = WindowStepArguments(
         *(queries.data_ptr(), keys.data_ptr(), values.data_ptr(), turns[0][0], turns[1][0]),
         *(None if x is None else x.data_ptr() for x in (center, y, entries, seen)),
@@ -283,7 +297,7 @@ def _call_windows(
         *(batch, length, heads, groups, dim, turned, inputs.sinks),
         *(torch.get_num_threads(), queries.dtype == torch.bfloat16),
     )
-    return native.call(function, given, windows if state is None else state, _window_groups(inputs.groups))
+    return native.call(function, given, windows if state is None else state, window_groups(inputs.groups))
 
 
 def window_step(inputs: WindowStepInputs) -> Tensor | None:

@@ -135,6 +135,11 @@ class FewRowsNorm(nn.Module):
         return y
 
 
+def activation_of(part: Any) -> bool | None:
+    """Return of a feed-forward part what `ACTIVATIONS` says; None where no kernel has its activation."""
+    return ACTIVATIONS.get(type(part.act_fn).__name__)
+
+
 def _feed(part: Any, x: Tensor, residual: Tensor | None = None, norm: Any = None) -> Tensor | None:
     """Return down(activation(gate(x)) * up(x)) (B, 1, hidden) of a feed-forward part; None where no kernel takes it.
 
@@ -144,7 +149,7 @@ def _feed(part: Any, x: Tensor, residual: Tensor | None = None, norm: Any = None
     if not all(type(layer) is FewRowsLinear and layer.bias is None for layer in parts):
         return None
     gate, up, down = (layer.weight for layer in parts)
-    tanh, scale = ACTIVATIONS.get(type(part.act_fn).__name__), None if norm is None else norm.weight
+    tanh, scale = activation_of(part), None if norm is None else norm.weight
     if tanh is None or not takes_token(x, gate, up, down, scale):
         return None
     rows, _, features = x.shape
@@ -178,7 +183,7 @@ LAYER = frozenset({"self_attn", "input_layernorm", "post_attention_layernorm", "
 
 
 class FewRowsDecoderLayer(nn.Module):
-    """What such a decoder layer becomes: all that follows its attention is one call."""
+    """What such a decoder layer becomes: all that follows its attention is one call, or all of it (`layer_step.py`)."""
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return the layer's outputs (B, L, hidden); arguments as of the library's layers."""
@@ -186,6 +191,9 @@ class FewRowsDecoderLayer(nn.Module):
         norm = parts.get("post_attention_layernorm")
         if args or not (isinstance(norm, FewRowsNorm) and takes_token(hidden_states)):
             return super().forward(hidden_states, *args, **kwargs)
+        step = getattr(parts["self_attn"], "steps", None)
+        if step is not None and (outputs := step(self, hidden_states, kwargs)) is not None:
+            return outputs
         attended, _ = parts["self_attn"](hidden_states=parts["input_layernorm"](hidden_states), **kwargs)
         outputs = _feed(parts["mlp"], attended, hidden_states, norm)
         if outputs is None:

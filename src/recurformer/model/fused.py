@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .attention import RecurFormerAttention
 from .few_rows import FewRowsLinear, swap
+from .layer_step import LayerSteps
 from .layout import refuse_adapter
 from .mamba import CausalConv, FusedMamba, MambaBlock
 from .mixer import FusedWeights, Mixer
@@ -175,17 +176,22 @@ def folded(model: nn.Module) -> Iterator[None]:
     Raises:
         ValueError: a projection has been wrapped, quantized or offloaded.
     """
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, RecurFormerAttention)]
+    hybrid: list[Any] = [module for module in model.modules() if isinstance(module, RecurFormerAttention)]
     # mixers without a readout have nothing to fuse, and inside another `folded` there is nothing to do
-    layers = [layer for layer in layers if hasattr(layer.mixer, "readout") and layer.folding is None]
+    layers = [layer for layer in hybrid if hasattr(layer.mixer, "readout") and layer.folding is None]
     for layer in layers:
         _check(layer)
     swap_back = swap(model)
     for layer in layers:
         layer.folding = Folding()
+    stepping = [layer for layer in hybrid if layer.steps is None]
+    for layer in stepping:
+        layer.steps = LayerSteps()
     try:
         yield
     finally:
         swap_back()
         for layer in layers:
             layer.folding = None
+        for layer in stepping:
+            layer.steps = None

@@ -161,7 +161,7 @@ class WindowMixer(Mixer):
             return None
         if (self.training and self.dropout) or not cpp_step.takes(rows, (self.center,), values.dtype):
             return None
-        slots = self._beginning(values, cache) if seen is None else self._slots_of_step(values, cache)
+        slots = self._beginning(values, cache) if seen is None else self.slots_of_step(values.dtype, cache)
         if slots is None:
             return None
         inputs = cpp_step.WindowStepInputs(
@@ -180,7 +180,7 @@ class WindowMixer(Mixer):
         if seen is not None:
             output = cpp_step.window_step(inputs)
             if output is None:
-                output = cpp_step.window_step(inputs._replace(slots=self._more_slots(cache, seen)))
+                output = cpp_step.window_step(inputs._replace(slots=self.more_slots(cache, seen)))
             if output is None:
                 raise RuntimeError(f"the cache has no slot for a token after {int(seen.max())} others")
             return output, seen
@@ -203,14 +203,14 @@ class WindowMixer(Mixer):
         entries = values.new_empty(len(values), 0, 1, 2 * self.head_dim)
         return [window.no_slots(entries, min(window.slots, values.shape[1])) for window in self.windows]
 
-    def _slots_of_step(self, values: Tensor, cache: Any) -> list[Tensor] | None:
-        """Return the slots; None where a step cannot write to them."""
+    def slots_of_step(self, dtype: torch.dtype, cache: Any) -> list[Tensor] | None:
+        """Return the slots; None where a step in this type cannot write to them."""
         held = cache.layers[self.layer_index].conv_states
         slots = [held[index] for index in range(len(self.windows))]
-        fits = all(x.is_contiguous() and x.dtype in (torch.uint8, values.dtype) for x in slots)
+        fits = all(x.is_contiguous() and x.dtype in (torch.uint8, dtype) for x in slots)
         return slots if fits else None
 
-    def _more_slots(self, cache: Any, seen: Tensor) -> list[Tensor]:
+    def more_slots(self, cache: Any, seen: Tensor) -> list[Tensor]:
         """Give windows that may have more of them room for the token after `seen` others (B, 1); return all slots."""
         held, place = cache.layers[self.layer_index].conv_states, int(seen.max())
         grows = room_of(cache, self.layer_index) is None

@@ -26,8 +26,11 @@ from torch import Tensor
 
 CACHE_VARIABLE = "RECURFORMER_CACHE"
 FOLDER = Path(__file__).parent / "kernels"
-SOURCES = ("scan_forward.cpp", "scan_backward.cpp", "convolution.cpp", "rows.cpp", "step.cpp", "window_step.cpp")
-HEADERS = ("mamba.h", "scan.h")
+SOURCES = (
+    *("scan_forward.cpp", "scan_backward.cpp", "convolution.cpp", "rows.cpp", "step.cpp", "window_step.cpp"),
+    "layer_step.cpp",
+)
+HEADERS = ("mamba.h", "scan.h", "layer.h")
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 # torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
 OPENMP = ("-fopenmp",)

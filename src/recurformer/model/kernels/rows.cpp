@@ -1,35 +1,6 @@
 // What a decoder layer does with one token of few sequences, apart from its attention: linear layers, norms, gated
 // feed-forward parts. Reading the weights bounds it; sums are of float32, whatever the type of rows and weights.
-#include "mamba.h"
-
-struct Product {
-  const void *weight, *bias;  // (outputs, features), (outputs) or null
-  void* y;                    // (batch, outputs)
-  int64_t outputs;
-};
-
-struct ProductsArguments {
-  const void* x;  // (batch, features)
-  int64_t x_stride, batch, features, count;
-  int32_t half, threads;  // half: all numbers are bfloat16
-};
-
-struct NormArguments {
-  const void *x, *weight;  // (rows, dim), (dim)
-  void* y;                 // (rows, dim)
-  int64_t rows, dim;
-  float epsilon, offset;  // offset: added to the weight
-  int32_t half;
-};
-
-struct GatedArguments {
-  const void *x, *gate, *up, *down;  // (batch, features), (inner, features) twice, (outputs, inner)
-  const void *residual, *norm;       // (batch, features) and (features), or null: the part between residual sums
-  void* y;                           // (batch, outputs)
-  int64_t x_stride, residual_stride, batch, features, inner, outputs;
-  float epsilon, offset;  // of the norm
-  int32_t half, threads, tanh;  // tanh: the activation is GELU by its approximation with tanh, else SiLU
-};
+#include "layer.h"
 
 // Rows of any type as floats, copied unless they are floats already.
 template <class T>

@@ -5,29 +5,7 @@
 //
 // Slots are rings (`Window._slot_places`): a step writes one slot of each KV head, in place. Packed rows are as of `pack`:
 // whole numbers of 8 or 4 bits (two in a byte, the first below), then their scale, a bfloat16.
-#include "mamba.h"
-
-struct WindowSlots {
-  uint8_t* slots;                      // (batch, held, KV heads of this window, bytes of a key and a value)
-  int64_t held, tokens, groups, bits;  // tokens: of the ring, without sinks
-};
-
-struct WindowGroup {
-  int64_t window, place, first_query, queries;  // the KV head's window, its place in there, its query heads
-  int64_t sorted, sorted_query;  // its place and that of its first query head in the order of windows
-};
-
-struct WindowStepArguments {
-  const void *queries, *keys, *values;  // (batch, length, heads, dim), (batch, length, KV heads, dim) twice; not rotated
-  const void *cos, *sin, *center;       // (batch, length, turned) twice or null, (KV heads, dim) or null
-  void* y;        // of a step: outputs (batch, heads, dim); of a beginning: rotated queries (batch, length, heads, dim)
-  void* entries;  // of a beginning: keys and values as they are kept (batch, length, KV heads, 2 dim)
-  int64_t* seen;  // of a step: tokens before it, (batch); one more afterwards
-  int64_t queries_stride, keys_stride, values_stride, cos_stride, sin_stride;  // of a batch's rows
-  int64_t queries_step, keys_step, values_step;                                // of tokens
-  int64_t batch, length, heads, groups, dim, turned, sinks;
-  int32_t threads, half;  // half: all numbers are bfloat16, and so are unpacked slots
-};
+#include "layer.h"
 
 constexpr int64_t PIECE = 128;           // slots of a task, the unit that threads share
 constexpr int64_t WORTH_SHARING = 1024;  // slots of all groups; fewer are not worth waking a second thread

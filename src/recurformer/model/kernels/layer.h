@@ -1,0 +1,61 @@
+// What the steps of a decoder layer are given.
+#pragma once
+#include "mamba.h"
+
+struct Product {
+  const void *weight, *bias;  // (outputs, features), (outputs) or null
+  void* y;                    // (batch, outputs)
+  int64_t outputs;
+};
+
+struct ProductsArguments {
+  const void* x;  // (batch, features)
+  int64_t x_stride, batch, features, count;
+  int32_t half, threads;  // half: all numbers are bfloat16
+};
+
+struct NormArguments {
+  const void *x, *weight;  // (rows, dim), (dim)
+  void* y;                 // (rows, dim)
+  int64_t rows, dim;
+  float epsilon, offset;  // offset: added to the weight
+  int32_t half;
+};
+
+struct GatedArguments {
+  const void *x, *gate, *up, *down;  // (batch, features), (inner, features) twice, (outputs, inner)
+  const void *residual, *norm;       // (batch, features) and (features), or null: the part between residual sums
+  void* y;                           // (batch, outputs)
+  int64_t x_stride, residual_stride, batch, features, inner, outputs;
+  float epsilon, offset;  // of the norm
+  int32_t half, threads, tanh;  // tanh: the activation is GELU by its approximation with tanh, else SiLU
+};
+
+struct WindowSlots {
+  uint8_t* slots;                      // (batch, held, KV heads of this window, bytes of a key and a value)
+  int64_t held, tokens, groups, bits;  // tokens: of the ring, without sinks
+};
+
+struct WindowGroup {
+  int64_t window, place, first_query, queries;  // the KV head's window, its place in there, its query heads
+  int64_t sorted, sorted_query;  // its place and that of its first query head in the order of windows
+};
+
+struct WindowStepArguments {
+  const void *queries, *keys, *values;  // (batch, length, heads, dim), (batch, length, KV heads, dim) twice; not rotated
+  const void *cos, *sin, *center;       // (batch, length, turned) twice or null, (KV heads, dim) or null
+  void* y;        // of a step: outputs (batch, heads, dim); of a beginning: rotated queries (batch, length, heads, dim)
+  void* entries;  // of a beginning: keys and values as they are kept (batch, length, KV heads, 2 dim)
+  int64_t* seen;  // of a step: tokens before it, (batch); one more afterwards
+  int64_t queries_stride, keys_stride, values_stride, cos_stride, sin_stride;  // of a batch's rows
+  int64_t queries_step, keys_step, values_step;                                // of tokens
+  int64_t batch, length, heads, groups, dim, turned, sinks;
+  int32_t threads, half;  // half: all numbers are bfloat16, and so are unpacked slots
+};
+
+extern "C" {
+int products(const ProductsArguments* a, const Product* all);
+int rms_norm(const NormArguments* a);
+int gated_products(const GatedArguments* a);
+int window_step(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups);
+}
