@@ -19,28 +19,35 @@ def draw(folder: Path, adaptation: Adaptation) -> None:
 
 @styled
 def head_map(adaptation: Adaptation) -> Figure:
-    """How recency-aware each head is, or what its group keeps (left), and which ones were replaced (right)."""
-    replaced = np.zeros((len(adaptation["heads"]), adaptation["attention_heads"]))
-    for layer, heads in enumerate(adaptation["heads"]):
-        replaced[layer, heads] = 1
-    if not adaptation.get("budget"):
-        fractions, measured = np.array(adaptation["ra_i"]), "recency-aware windows, fraction"
-        explained = "fraction of windows in which the head looks mainly at recent tokens"
-    else:
+    """By a budget, what each head keeps: tokens and bits. Else how recency-aware it is, and which ones are replaced."""
+    panels: list[tuple[np.ndarray, str, str | None]]
+    if adaptation.get("budget"):
         tokens, each = adaptation["recipe"]["tokens"], adaptation["attention_heads"] // adaptation["kv_heads"]
         windows = np.array(adaptation["windows"], dtype=float)  # NaN keeps all
-        kept = np.where(np.isnan(windows), 1, windows / tokens) * np.array(adaptation["bits"]) / 16
-        fractions, measured = kept.repeat(each, 1), "tokens times bits kept, fraction"
-        explained = f"fraction of the bits of {tokens:,} tokens that the head keeps"
-    figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(fractions))), label="Head map")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, matrix, title in ((left, fractions, measured), (right, replaced, "replaced heads")):
-        image = show_heads(axes, matrix, title, None if axes is left else "Greys")
-        if axes is left:
+        kept = np.where(np.isnan(windows), 1, windows / tokens).repeat(each, 1)
+        bits = np.array(adaptation["bits"]).repeat(each, 1) / 16
+        panels = [(kept, "tokens kept, fraction", None), (bits, "bits kept, of 16, fraction", None)]
+        note = f"Left: the window of each head, as a fraction of {tokens:,} tokens. Right: the bits of a number in it."
+    else:
+        replaced = np.zeros((len(adaptation["heads"]), adaptation["attention_heads"]))
+        for layer, heads in enumerate(adaptation["heads"]):
+            replaced[layer, heads] = 1
+        panels = [
+            (np.array(adaptation["ra_i"]), "recency-aware windows, fraction", None),
+            (replaced, "replaced", "Greys"),
+        ]
+        note = (
+            "Left: fraction of windows in which the head looks mainly at recent tokens. Right: dark heads are "
+            "replaced, by one mixer a layer."
+        )
+    figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(panels[0][0]))), label="Head map")
+    places = figure.subplots(1, 2, sharey=True)
+    for axes, panel in zip(places, panels, strict=True):
+        image = show_heads(axes, *panel)
+        if panel[2] is None:
             figure.colorbar(image, ax=axes, shrink=0.8)
-    left.set_ylabel("layer")
-    add_note(figure, f"Left: {explained}. Right: dark heads are replaced, by one mixer a layer. Layers and heads count "
-             "from 0.")  # fmt: skip
+    places[0].set_ylabel("layer")
+    add_note(figure, f"{note} Layers and heads count from 0.")
     return figure
 
 
