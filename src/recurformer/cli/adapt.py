@@ -13,7 +13,6 @@ from recurformer.cli.stage import (
     COUNT,
     RATE,
     SEED,
-    SUITE,
     InputPath,
     OutputFolder,
     argument,
@@ -114,6 +113,8 @@ def adapt(args: Namespace) -> dict[str, float]:
     longest = getattr(model.config, "max_position_embeddings", None) or args.tokens
     if args.tokens > longest:
         raise ValueError(f"--tokens {args.tokens}: the model reads at most {longest}")
+    if Path(args.out, "adaptation.json").exists():
+        print(f"{args.out}: holds an earlier result, which this one will replace", flush=True)
     with resumable_run(args, args.out) as state:
         adapted, measurements = adapt(
             model,
@@ -137,7 +138,7 @@ def adapt(args: Namespace) -> dict[str, float]:
             tokenizer.save_pretrained(written)
             drawn = write_adaptation(written, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
-    pictures = "and pictures" if drawn else f"but no pictures ({SUITE} brings what draws them)"
+    pictures = "and pictures" if drawn else "but no pictures (pip install matplotlib brings what draws them)"
     print(f"{args.out}: the adapted model, with its model card README.md {pictures}")
     quality = measurements["stages"][-1]
     cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}

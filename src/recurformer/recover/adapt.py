@@ -176,6 +176,7 @@ def adapt(
         for tensor in converted.state_dict().values():
             tensor.copy_(tensor.to(dtype))
     after = measure("adapted", converted, stages[-1]["tokens"] if stages else 0)
+    distilled = {"distil": recovered.losses["distil"][-1]["seconds"]} if recovered.losses["distil"] else {}
     config = original.config
     return converted, {
         "beta": asked.beta, "loss": loss, "minutes": asked.minutes, "seed": seed,
@@ -193,7 +194,8 @@ def adapt(
         "trainings": {name: [{"step": row["step"], "loss": row["loss"]} for row in rows]
                       for name, rows in recovered.losses.items()},
         "passkeys": {"original": found_by_original, "adapted": passkeys("adapted", converted)},
-        "cache": held, "speed": speed, "seconds": kept.seconds,
+        "cache": held, "speed": speed,
+        "seconds": kept.seconds | distilled,
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The windows and bits that a budget of bytes allows: for each group of heads what is worth most, by its price."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -145,9 +146,11 @@ def refuse_budget(
     if budget < (least := least_fraction(original, tokens)):
         whole, fixed = _fixed_bytes(original, tokens)
         sliding = f", of which {fixed / whole:.4f} cannot be chosen: layers with a sliding window of their own"
+        remedy = "" if cache is None else "; give at least that"
         raise ValueError(
-            f"{asked}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
-            f"of the cache at {tokens:,} tokens{sliding if sliding_layers(original.config) else ''}"
+            f"{asked}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need "
+            f"{math.ceil(1e4 * least) / 1e4:.4f} of the cache at {tokens:,} tokens"
+            f"{sliding if sliding_layers(original.config) else ''}{remedy}"
         )
 
 

@@ -27,7 +27,6 @@ STAGE_LABELS = {
 """Name of a stage -> its words in the card."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
-    "window": "attention to a window, whose tokens and bits are chosen for each group of heads by their price",
     "window_state": "attention to a short window, with a recurrent state of all tokens",
 }
 """Mixer -> its words in the card."""
@@ -75,11 +74,12 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
         drawn=drawn,
         front=yaml.safe_dump(front, sort_keys=False),
         percent=f"{100 * replaced_fraction(adaptation):.0f}",
-        mixer=MIXERS[mixer],
+        mixer=MIXERS.get(mixer),
         tables=[
             ("Before and after", COMPARED, compared(adaptation)),
             ("Step by step", STEPS, steps(adaptation)),
             *([("Estimates for other budgets", ESTIMATES, estimates)] if estimates else []),
+            *([("What each group of heads keeps", *keeps(adaptation))] if "windows" in adaptation else []),
         ],
         took=f"{sum(adaptation['seconds'].values()) / 60:.1f}",
     )
@@ -105,9 +105,9 @@ def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
             f"perplexity on {tokens}", _with_interval(before, "perplexity", 2), _with_interval(after, "perplexity", 2),
             number(after["perplexity"] / before["perplexity"], 3),
         ),
-        ("divergence from the original there, nats a token", "0", _with_interval(after, "divergence", 3), NOTHING),
+        ("divergence from the original there, nats a token", "0", _divergence(after), NOTHING),
         *(
-            (f"divergence up to token {part['stop']:,}", "0", _with_interval(part, "divergence", 3), NOTHING)
+            (f"divergence up to token {part['stop']:,}", "0", _divergence(part), NOTHING)
             for part in after.get("parts", [])
         ),
         *(
@@ -116,8 +116,8 @@ def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
         ),
         *(
             (
-                f"cache at {row['length']:,} tokens, MB", number(row["original"] / 1e6, 1),
-                number(row["adapted"] / 1e6, 1), number(row["adapted"] / row["original"], 3),
+                f"cache at {row['length']:,} tokens, MB", _megabytes(row["original"]),
+                _megabytes(row["adapted"]), number(row["adapted"] / row["original"], 3),
             )
             for row in adaptation["cache"]
         ),
@@ -139,10 +139,27 @@ def steps(adaptation: Adaptation) -> list[tuple[str, ...]]:
     return [
         (
             STAGE_LABELS[row["stage"]], number(row["tokens"], 0), _with_interval(row, "perplexity", 2),
-            _with_interval(row, "divergence", 3),
+            _divergence(row),
         )
         for row in adaptation["stages"]
     ]  # fmt: skip
+
+
+def keeps(adaptation: Adaptation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What each group of heads keeps, by a budget: headings, and a row for each layer."""
+    rows = [
+        (str(layer), *(f"{'all' if size is None else f'{size:,}'} / {width}" for size, width in zip(*own, strict=True)))
+        for layer, own in enumerate(zip(adaptation["windows"], adaptation["bits"], strict=True))
+    ]
+    return ("layer", *(f"group {group}" for group in range(adaptation["kv_heads"]))), rows
+
+
+def _megabytes(count: float) -> str:
+    return number(count / 1e6, 1 if count >= 1e6 else 4)
+
+
+def _divergence(row: Adaptation) -> str:
+    return _with_interval(row, "divergence", 3 if row["divergence"] >= 0.01 or not row["divergence"] else 5)
 
 
 def _with_interval(row: Adaptation, name: str, decimals: int) -> str:
