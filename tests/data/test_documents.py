@@ -103,6 +103,7 @@ def test_a_data_set_that_cannot_be_fetched_is_named(monkeypatch, tmp_path):
     [
         ("missing.txt", None, "missing.txt: cannot be read"),
         ("data/missing", None, "data/missing: cannot be read"),
+        ("empty.txt", b" \n", "empty.txt: no text in it; give .txt"),
         ("picture.txt", b"\x89PNG\xff", "picture.txt: not UTF-8 text; give .txt or .md files, folders of them"),
         ("a.txt", "a text".encode("utf-16-le"), "a.txt: not UTF-8 text, with a NUL in line 1"),
         ("missing.parquet", None, "missing.parquet: no such file"),

@@ -83,10 +83,12 @@ def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
     with alone_in(folder):
         if not args.checkpoints and not checkpoints.exists() and any(path.is_dir() for path in folder.glob("*")):
             print(f"{folder}: keeps a run by other settings or other code; this one starts anew", file=sys.stderr)
-        yield checkpoints
-        shutil.rmtree(checkpoints, ignore_errors=True)
-        if not args.checkpoints and [path.name for path in folder.iterdir()] == [LOCK]:
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            yield checkpoints
+            shutil.rmtree(checkpoints, ignore_errors=True)
+        finally:  # a refused command leaves nothing to resume
+            if not args.checkpoints and [path.name for path in folder.iterdir()] == [LOCK]:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def keep_metrics(

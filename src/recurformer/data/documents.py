@@ -66,13 +66,16 @@ def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
         seed: of the split of all other documents.
 
     Raises:
-        ValueError: a source is missing, unreadable, of another kind or lacks the column; names the source.
+        ValueError: a source is missing, unreadable, of another kind or lacks the column; names the source. Or there is
+            no text in them.
     """
     splits: dict[str, str | None] = {}
     for file in files:
         for text, split in _read(Path(file)):
             if text.strip():
                 splits.setdefault(text, split)
+    if not splits:
+        raise ValueError(f"{', '.join(map(str, files))}: no text in {'it' if len(files) == 1 else 'them'}; {TAKES}")
     if len(splits) == 1:
         (text,) = splits
         cut = round((1 - HELD_OUT) * len(text))
