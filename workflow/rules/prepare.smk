@@ -16,7 +16,6 @@ use rule stage as corpus with:
         record="<results>/corpus/run.json",
     log:
         "<logs>/corpus.log",
-    retries: 2
     params:
         **stage("corpus", settings="corpus", downloads=DOWNLOADS),
 
@@ -29,6 +28,5 @@ use rule stage as backbone with:
         record="<results>/backbones/{backbone}.run.json",
     log:
         "<logs>/backbone/{backbone}.log",
-    retries: 2
     params:
         **stage("backbone", settings="backbones.{backbone}", downloads=DOWNLOADS),

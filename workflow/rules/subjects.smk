@@ -195,9 +195,14 @@ def on_text(key):
     return lambda wildcards: LANGUAGE[wildcards.backbone][key]
 
 
+def processes_of(wildcards):
+    """Those of a training: each keeps a core busy."""
+    return config["distributed"].get(wildcards.backbone, {}).get("processes", 1)
+
+
 def threads_of_training(wildcards):
     """Two trainings of small models side by side are faster than one after the other on twice the threads."""
-    return 1 if wildcards.backbone in LEARNS_TEXT else 4
+    return max(processes_of(wildcards), 1 if wildcards.backbone in LEARNS_TEXT else 4)
 
 
 def of_curve(key):

@@ -7,6 +7,7 @@ use rule stage as train_hashhop with:
         record="<results>/hashhop/{backbone}/{change}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_hashhop/{backbone}/{change}/seed-{seed}.log",
+    threads: processes_of
     params:
         **stage(
             "train-hashhop",
