@@ -17,6 +17,7 @@ from recurformer.files import atomic_path, read_yaml, refuse_strange
 from recurformer.records import PACK, gpus_of, packed, read_record, runs_behind
 from recurformer.study import Block, Study, load_study
 from recurformer.study.block import inner_blocks
+from recurformer.study.needs import Sizes
 
 
 def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
@@ -113,7 +114,11 @@ def study(args: Namespace) -> None:
     elif args.schema:
         print(schema(), end="")
     elif args.config:
-        print(yaml.safe_dump(read_study(*args.config).model_dump(mode="json"), sort_keys=False), end="")
+        found = read_study(*args.config).model_dump(mode="json")
+        for backbone in found["backbones"].values():
+            if backbone.get("folder"):
+                Sizes.of(backbone)  # refuses a folder without a checkpoint; the workflow looks at the hub too
+        print(yaml.safe_dump(found, sort_keys=False), end="")
     else:
         raise ValueError("name a YAML file, or ask for --describe or --schema")
 
