@@ -101,14 +101,16 @@ def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatc
     shutil.rmtree("figures")
     out = traced(capsys, "recorded/here/figures/figure4.svg")
     assert first in out and "not kept" not in out
+    assert "  record   line 2 of recorded/here/runs.jsonl\n  wrote    results/mqar/mqar.csv\n" in out
 
 
 def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, capsys):
     out = traced(capsys, CELL)
     assert study["profile"] in out and out.startswith(f"claim {CELL}\n  ours     1\n  verdict  reproduced\n")
+    assert "\n  ledger   results/claims.json\n" in out.split("\n\n")[0] + "\n"
     out = traced(capsys, study["cache"][:8])
     assert "figures/figure4.svg" in out.split("used by")[1]
-    assert f"claim {CELL}: reproduced" in out.split("used by")[1]
+    assert f"claim {CELL}: reproduced in results/claims.json" in out.split("used by")[1]
 
 
 def test_a_claim_that_no_run_decides_leads_to_those_in_its_row_of_a_table(study, capsys):
@@ -124,7 +126,9 @@ def test_a_figure_from_a_recording_carries_the_runs_of_its_rows(tmp_path, monkey
     Path("recorded").symlink_to(Path(__file__).parents[2] / "recorded")
     assert main(["figure", "figure4", "recorded/cpu/measurements/mqar.parquet", "--out", "again.svg"]) == 0
     assert capsys.readouterr().out == "again.svg\n"
-    assert len(re.findall(r"^run .* mqar ", traced(capsys, "again.svg"), re.MULTILINE)) == 36
+    out = traced(capsys, "again.svg")
+    assert len(re.findall(r"^run .* mqar ", out, re.MULTILINE)) == 36
+    assert len(re.findall(r"  wrote +results/mqar/\S+, rows of \S*recorded/cpu/measurements/mqar.parquet", out)) == 36
 
 
 def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):

@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Any
 from recurformer.cli.render import LEDGER, read_ledger
 from recurformer.cli.stage import STAGES, argument, stage
 from recurformer.digest import functions_used
-from recurformer.records import ancestors, final_metrics, find_records, metrics_text, read_record, record_of, run_name
+from recurformer.records import (
+    PACK,
+    ancestors,
+    final_metrics,
+    find_records,
+    metrics_text,
+    packed,
+    read_record,
+    record_of,
+    run_name,
+)
 from recurformer.study.subject import Subject
 from recurformer.tracking import TRACKERS, TrackedRun, use_store
 
@@ -45,8 +55,9 @@ def _in_tables(claim: str, ledgers: Sequence[str]) -> list[str]:
 
 
 def _ledger_claims(ledgers: Sequence[str]) -> list[dict[str, Any]]:
-    """The claims of all ledgers that exist, those of the first ledger first."""
-    return [claim for ledger in ledgers if Path(ledger).is_file() for claim in read_ledger(ledger)["claims"]]
+    """The claims of all ledgers that exist, each with its `ledger`; those of the first ledger first."""
+    known = [ledger for ledger in ledgers if Path(ledger).is_file()]
+    return [claim | {"ledger": ledger} for ledger in known for claim in read_ledger(ledger)["claims"]]
 
 
 def _records_of_runs(runs: list[str]) -> list[Path]:
@@ -121,14 +132,31 @@ def _judge_of(target: str) -> str:
 
 
 def _verdict_on(target: str, ledgers: Sequence[str]) -> str:
-    """What a ledger says of a claim, in one paragraph; empty where the target is none."""
+    """What a ledger says of a claim, and which one, in one paragraph; empty where the target is none."""
     claims = [claim for claim in _ledger_claims(ledgers) if claim["id"] == target]
     if not claims:
         return ""
     claim = min(claims, key=lambda one: one["evidence"] is None)
-    about = {"printed": "paper"} | {name: name for name in ("ours", "verdict", "reason")}
+    about = {"printed": "paper"} | {name: name for name in ("ours", "verdict", "reason", "ledger")}
     texts = {name: claim.get(key) for name, key in about.items()} | {"judge": _judge_of(target)}
     return "\n".join([f"claim {target}", *(f"  {name:<8} {text}" for name, text in texts.items() if text), ""])
+
+
+def _kept(path: Path, record: Mapping[str, Any]) -> list[str]:
+    """Where the record of a run is; of a recording, also what the run wrote and where its rows are."""
+    from recurformer.results.frames import PACKED, packed_kind
+
+    packs = ((folder, list(packed(folder))) for folder in path.parents)
+    found = next(((folder, places) for folder, places in packs if path in places), None)
+    if found is None:
+        return [f"  record   {os.path.relpath(path)}"]
+    folder, places = found
+    lines = [f"  record   line {places.index(path) + 1} of {os.path.relpath(folder / PACK)}"]
+    for name in record["outputs"]:
+        place = (path.parent / name).relative_to(folder)
+        rows = folder / PACKED / f"{packed_kind(place)}.parquet"
+        lines.append(f"  wrote    {place}" + (f", rows of {os.path.relpath(rows)}" if rows.is_file() else ""))
+    return lines
 
 
 def describe(path: Path, record: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> str:
@@ -141,7 +169,7 @@ def describe(path: Path, record: dict[str, Any], known: Mapping[str, dict[str, A
     code = {parent["stage"]: _calls(parent) for parent in parents}
     lines = [
         f"run {record['run']}  {record['stage']}  {record['started']}  {record['seconds']:,.1f} s",
-        f"  record   {os.path.relpath(path)}{'' if path.is_file() else ', a line in the file of all records'}",
+        *_kept(path, record),
         f"  stage    {_code(STAGES[record['stage']].function)}" if record["stage"] in STAGES else "",
         f"  code     {calls}" if (calls := _calls(record)) else "",
         *(
@@ -172,7 +200,7 @@ def _used_by(runs: set[str], ledgers: Sequence[str]) -> list[str]:
         if (path.parent / name).exists()  # a recording leaves out what can be rendered again
     ]
     claims = [
-        f"claim {claim['id']}: {claim['verdict']}"
+        f"claim {claim['id']}: {claim['verdict']} in {claim['ledger']}"
         for claim in _ledger_claims(ledgers)
         if claim["evidence"] and runs.intersection(claim["evidence"]["runs"])
     ]
