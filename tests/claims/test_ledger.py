@@ -274,7 +274,11 @@ def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     assert f"{by_definition} of the reproduced are so by definition" in text
     assert not from_recordings(ledger.decisions)
     borrowed = make_ledger("smoke", [world(ideal(), "recorded/gpu")])
-    behind = sum(decision.evidence is not None for decision in borrowed.decisions)
+    behind = sum(bool(decision.recording) for decision in borrowed.decisions)
+    assert {d.verdict for d in borrowed.decisions if d.evidence and not d.recording} == {PAPER_INCONSISTENT}
+    assert borrowed.counts(borrowed=True) | {NOT_RUN: 0, PAPER_INCONSISTENT: 0} == {
+        **borrowed.counts(), NOT_RUN: 0, PAPER_INCONSISTENT: 0}  # fmt: skip
+    assert not any(ledger.counts(borrowed=True).values())
     (said,) = from_recordings(borrowed.decisions)
     assert str(behind) in said and said in claims_markdown(borrowed.to_dict(), [said])
 

@@ -13,9 +13,9 @@ from recurformer.paper import CELLS
 from recurformer.render.table import Table
 from recurformer.render.tables import TABLES
 from recurformer.render.tables_studies import questions_table
-from recurformer.results.words import MARKS
+from recurformer.results.words import MARKS, Verdict
 
-VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
+VERDICTS = dict(zip((cell.id for cell in CELLS), map(Verdict, cycle(MARKS)), strict=False))
 """Every printed cell has some verdict, each of them occurs."""
 
 

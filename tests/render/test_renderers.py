@@ -91,7 +91,7 @@ def test_every_measured_value_names_its_runs_and_every_printed_cell_its_verdict(
     cells = [cell for row in table.rows for cell in row]
     judged = [re.search(rf"\)((?: [{''.join(MARKS.values())}])+)$", cell) for cell in cells]
     marks = [mark for found in judged if found for mark in found[1].split()]
-    assert sorted(marks) == sorted(MARKS[VERDICTS[cell.id]] for cell in CELLS if cell.id.startswith(f"{name}/"))
+    assert sorted(marks) == sorted(VERDICTS[cell.id].mark for cell in CELLS if cell.id.startswith(f"{name}/"))
     assert not marks or any(note.startswith("Verdicts: ") for note in table.notes)
 
 

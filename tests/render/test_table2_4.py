@@ -5,7 +5,9 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from rendering import build, lines_of, pick
+from rendering import ALL_TABLES, GIVEN, build, lines_of, pick, render
+
+from recurformer.results.words import Verdict
 
 
 def test_table2_has_the_papers_lines_first_then_ours(tables):
@@ -34,6 +36,26 @@ def test_table2_sets_ours_beside_the_papers_and_says_what_is_missing_and_why(tab
     assert any(note.startswith("h_gq of Qwen2-0.5B, Llama2-7B, Qwen2-7B: not-run") for note in table.notes)
     shown = lines_of(table).set_index("Model")["cs_10k"]
     assert set(shown["HashHop-Llama"]) == {"–"}, "what neither the paper nor the study has is no gap"
+
+
+def test_a_note_on_missing_values_names_the_lines_of_a_model_that_has_others(measurements):
+    cache = measurements["cache"].query("model != 'llama2-7b' or beta not in (0.25, 0.9)")
+    notes = build("table4", measurements, cache=cache).notes
+    assert "cs_10k of Llama2-7B (β = 0.25, β = 0.90): not-run: its cache of 10,240 tokens was not counted" in str(notes)
+    notes = build("table2", measurements).notes
+    assert "l_m of Llama2-7B (PyramidInfer): not-run: not measured nor computed in this study." in notes
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
+def test_a_verdict_on_a_recording_is_marked_and_names_its_runs(measurements, monkeypatch, name):
+    borrowed = {claim: Verdict(one.verdict, "recorded/gpu", "a b") for claim, one in GIVEN["verdicts"].items()}
+    monkeypatch.setitem(GIVEN, "verdicts", borrowed)
+    table = render(ALL_TABLES[name], measurements)
+    judged = [cell for row in table.rows for cell in row if re.search(r"\) [✓≈✗≉!?○]", cell)]
+    assert judged and all(cell.endswith(" recorded") for cell in judged)
+    for ending, said in (("verdict_recording", "recorded/gpu"), ("verdict_runs", "a b")):
+        columns = [column for column in table.frame if column.endswith(ending)]
+        assert columns and {*pd.unique(table.frame[columns].to_numpy().ravel())} >= {said}
 
 
 def test_pyramidinfer_is_measured_by_the_study_itself(measurements, tables):
@@ -93,7 +115,7 @@ def test_a_backbone_of_the_papers_is_compared_where_its_original_is_near_the_pri
     assert line["h_gq_difference"] == pytest.approx(line["h_gq_ours"] - 0.839)
     official, appendix = pick(lines_of(table), Model="Llama2-7B", Method="RecurFormer")[H_GQ]
     assert "] (0.839) " in official and "(" not in appendix, "the paper's value stands beside the judged layout"
-    (lacking,) = [note for note in table.notes if "no HashHop run in this study" in note]
+    (lacking,) = [note for note in table.notes if "no HashHop run of it in this study" in note]
     assert "Llama2-7B" not in lacking
 
 

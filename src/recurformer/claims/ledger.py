@@ -113,6 +113,20 @@ class Decision:
     evidence: Evidence | None = None
     reason: str = ""
     at_scale: bool = False
+    left_open_by: str = ""
+    """The source whose measurements leave it undecided, where there is no finding."""
+
+    @property
+    def recording(self) -> str:
+        """The recording that the verdict is about; empty where it is about this study's measurements, or about none."""
+        source = self.evidence.source if self.evidence else self.left_open_by
+        return "" if source == THIS_STUDY or self.verdict == PAPER_INCONSISTENT else source
+
+    @property
+    def borrowed(self) -> tuple[str, str]:
+        """That recording, and the ids of the runs that the verdict is about, as far as they are known."""
+        found = self.evidence.runs(self.finding.rows) if self.recording and self.evidence and self.finding else []
+        return self.recording, " ".join(found)
 
     @property
     def files(self) -> list[str]:
@@ -141,7 +155,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         sources: the study first, then recordings.
     """
     findings: list[tuple[bool, Finding, Evidence]] = []
-    unanswered: list[Missing] = []
+    unanswered: list[tuple[Missing, str]] = []
     for source in sources if claim.judge else ():
         try:
             judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
@@ -149,7 +163,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
                 raise Missing("measured at other sizes than the paper's")
             findings.append((source.at_paper_scale(judged.rows, claim.models, judged.samples or 0), judged, source))
         except Missing as missing:
-            unanswered.append(missing)
+            unanswered.append((missing, source.source))
     at_scale, finding, evidence = min(
         findings,
         key=lambda one: (not one[0], -one[1].tokens, not one[1].decided),
@@ -159,9 +173,12 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         reason = "; ".join(one.reason for one in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason, at_scale)
     if finding is None or evidence is None:
-        measured = [missing for missing in unanswered if isinstance(missing, Undecided)]
-        why = next(map(str, [*measured, *unanswered]), "no stage measures it")
-        return Decision(claim, UNDECIDED if measured else NOT_RUN, reason=f"{why}; it needs {claim.needs}")
+        measured = [answer for answer in unanswered if isinstance(answer[0], Undecided)]
+        why, place = next(iter(measured or unanswered), ("no stage measures it", ""))
+        reason = f"{why}; it needs {claim.needs}"
+        if not measured:
+            return Decision(claim, NOT_RUN, reason=reason)
+        return Decision(claim, UNDECIDED, reason=reason, left_open_by=place)
     if not finding.decided:
         more = "" if finding.samples is None else "more samples or training, or "
         why = f"{finding.reason}; it needs {more}{claim.needs}"
@@ -181,9 +198,13 @@ class Ledger:
     study: str
     decisions: tuple[Decision, ...]
 
-    def counts(self, reviewers: bool = False) -> dict[str, int]:
-        """The paper's claims by verdict, every verdict named; or else what the reviewers asked and no paper claims."""
-        counted = Counter(d.verdict for d in self.decisions if (d.claim.kind == REVIEWER) == reviewers)
+    def counts(self, reviewers: bool = False, borrowed: bool = False) -> dict[str, int]:
+        """The paper's claims by verdict, every verdict named; or else what the reviewers asked and no paper claims.
+
+        Of them all, or those alone whose verdict is about a recording (`borrowed`).
+        """
+        asked = [decision for decision in self.decisions if (decision.claim.kind == REVIEWER) == reviewers]
+        counted = Counter(decision.verdict for decision in asked if decision.recording or not borrowed)
         return {verdict: counted[verdict] for verdict in MARKS}
 
     def findings(self) -> list[dict[str, Any]]:
@@ -274,10 +295,9 @@ def _claim_dict(decision: Decision) -> dict[str, Any]:
 
 
 def from_recordings(decisions: Iterable[Decision]) -> list[str]:
-    """How many verdicts rest on a recording, one line for each."""
-    sources = Counter(decision.evidence.source for decision in decisions if decision.evidence)
-    recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
-    return [f"Verdicts from earlier measurements, in {source}: {count}." for source, count in recorded.items()]
+    """How many verdicts are about a recording, one line for each."""
+    counted = Counter(decision.recording for decision in decisions if decision.recording)
+    return [f"Verdicts from earlier measurements, in {source}: {count}." for source, count in sorted(counted.items())]
 
 
 YES, NO = "yes", "no"

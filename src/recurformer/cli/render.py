@@ -79,6 +79,7 @@ def table(args: Namespace) -> None:
     from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table
     from recurformer.results.frames import packed_frames, read_frames, recordings
+    from recurformer.results.words import BORROWED, Verdict
 
     frames = read_frames(args.measurements)
     claims = [claim for claim in ledger.all_claims() if claim.id.startswith(f"{args.table}/")]
@@ -90,14 +91,15 @@ def table(args: Namespace) -> None:
         args.table,
         renderers,
         frames,
-        verdicts={decision.claim.id: decision.verdict for decision in decisions},
+        verdicts={decision.claim.id: Verdict(decision.verdict, *decision.borrowed) for decision in decisions},
         recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in gpus.items() if len(names) == 1},
     )
     if args.table == "reviewer_questions":
         rendered = questions_table(rendered)
     hardware = ledger.hardware_of(ledger.runs_beneath(args.measurements))
     rendered = rendered.measured_by(args.study, hardware, _runs_of(args.measurements, frames))
-    rendered = replace(rendered, notes=(*rendered.notes, *ledger.from_recordings(decisions)))
+    if taken := ledger.from_recordings(decisions):
+        rendered = replace(rendered, notes=(*rendered.notes, BORROWED, *taken))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)
@@ -190,6 +192,8 @@ def claims(args: Namespace) -> dict[str, int]:
             with atomic_path(target) as path:
                 path.write_text(formats[path.suffix](), encoding="utf-8")
         counts = ledger.counts()
+        if taken := [f"{count} {verdict}" for verdict, count in ledger.counts(borrowed=True).items() if count]:
+            print(f"taken from recordings: {', '.join(taken)}; together with the study's own:")
     if failures := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
         raise ValueError(f"--fail-on: {', '.join(failures)}")
     return counts

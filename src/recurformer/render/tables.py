@@ -19,7 +19,7 @@ from recurformer.paper import (
     label,
 )
 from recurformer.render.table import Line, Table
-from recurformer.render.tables_methods import printed_cells, table2, table4
+from recurformer.render.tables_methods import printed_cells, table2, table4, verdict_of
 from recurformer.render.tables_studies import lm_eval_table, recovery_table
 from recurformer.results.cells import (
     CONTRIBUTION,
@@ -29,7 +29,7 @@ from recurformer.results.cells import (
     perplexity_values,
 )
 from recurformer.results.frames import groups, models_shown, records, require, require_values, runs_of
-from recurformer.results.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, counted, estimated, number
+from recurformer.results.words import LEGEND, NOT_RUN, NOTHING, Verdict, Verdicts, beside, counted, estimated, number
 
 
 def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
@@ -46,7 +46,8 @@ def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         rows.append(
             {
                 **place, "paper": cell.printed, "paper_exponent": EXPONENTS[cell.part, cell.method, cell.quantity],
-                **exponents(chosen), "claim": cell.id, "verdict": verdicts.get(cell.id, ""), "runs": runs_of(chosen),
+                **exponents(chosen), "claim": cell.id, **verdicts.get(cell.id, Verdict())._asdict(),
+                "runs": runs_of(chosen),
             }
         )  # fmt: skip
     frame = pd.DataFrame(rows)
@@ -55,7 +56,7 @@ def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         {
             "Phase": row.phase.capitalize(), "Mixer": MIXER_HEADINGS[row.mixer],
             "Quantity": QUANTITY_HEADINGS[row.quantity], "Paper": row.paper,
-            "Exponent": beside(number(row.exponent, 2), number(row.paper_exponent, 0), MARKS.get(row.verdict, NOTHING)),
+            "Exponent": beside(number(row.exponent, 2), number(row.paper_exponent, 0), verdict_of(row).mark),
         }
         for row in records(frame)
     ]  # fmt: skip
@@ -115,12 +116,13 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         before, after = stages["converted" if beta else "before"], stages["trained"]
         printed_value = after["printed"] if pd.notna(after["paper"]) else NOTHING
         ours, paper = (number(after[f"{whose}_over_original"], 3) for whose in ("ours", "paper"))
+        verdict = Verdict(*(after[name] for name in Verdict._fields))
         lines.append({
             "Model": label(model),
             "Method": "RecurFormer" if beta else "Original Model",
             "β": number(beta, 2),
             "before training": number(before["ours"], 3),
-            "after training": beside(number(after["ours"], 3), printed_value, MARKS.get(after["verdict"], NOTHING)),
+            "after training": beside(number(after["ours"], 3), printed_value, verdict.mark),
             "over original": beside(ours, paper, "").strip(),
         })  # fmt: skip
     notes = [
@@ -175,7 +177,8 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
     frame["samples"] = frame["samples"].astype("Int64")
     for part in ("mean", "interval"):
         claims = [f"table5/{row.model}/{row.tokens}/{row.norm}_{part}" for row in records(frame)]
-        frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
+        judged = pd.DataFrame([verdicts.get(claim, Verdict()) for claim in claims], columns=Verdict._fields)
+        frame = frame.join(judged.add_prefix(f"{part}_"))
     lines: list[Line] = []
     for (model, tokens), rows in groups(frame, ["model", "tokens"]):
         line = {"Model": label(model), "Tokens": TOKENS[tokens]}
@@ -183,7 +186,8 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
             row = rows[rows["norm"] == norm].iloc[0]
             shown = estimated(row["ours"], row["mean_low"], row["mean_high"], 4)
             paper = estimated(row["paper"], row["paper_low"], row["paper_high"], 4)
-            marks = " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
+            both = (Verdict(*(row[f"{part}_{name}"] for name in Verdict._fields)) for part in ("mean", "interval"))
+            marks = " ".join(verdict.mark for verdict in both if verdict.verdict)
             line[f"{norm.upper()} contribution"] = beside(shown, paper, marks)
         lines.append(line)
     measured = frame[frame["status"] == "measured"]

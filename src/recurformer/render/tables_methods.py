@@ -42,6 +42,7 @@ from recurformer.results.words import (
     NOT_RUN,
     NOTHING,
     UNDECIDED,
+    Verdict,
     Verdicts,
     beside,
     estimated,
@@ -51,9 +52,9 @@ from recurformer.results.words import (
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
 REASONS = {
     "l_m": "not measured nor computed in this study",
-    "h_gq": "no HashHop run in this study: it needs the published weights and a GPU (config/paper.yaml)",
-    "cs_10k": "caches of 10,240 tokens were not counted in this study",
-    "cs_60k": "caches of 61,440 tokens were not counted in this study",
+    "h_gq": "no HashHop run of it in this study: it needs the published weights and a GPU (config/paper.yaml)",
+    "cs_10k": "its cache of 10,240 tokens was not counted in this study",
+    "cs_60k": "its cache of 61,440 tokens was not counted in this study",
 }
 ORIGINS = {"model": " by model", AT_LEAST: " or more"}
 """Status of a value -> words beside it: it was not measured, or not to its end."""
@@ -103,7 +104,13 @@ def printed_cells(table: int, verdicts: Verdicts) -> pd.DataFrame:
     columns = [*LINE, "quantity", "value", "printed", "id"]
     cells = [[getattr(cell, column) for column in columns] for cell in PRINTED if cell.table == table]
     frame = pd.DataFrame(cells, columns=columns).rename(columns={"value": "paper", "id": "claim"})
-    return frame.assign(verdict=[verdicts.get(claim, "") for claim in frame["claim"]]).astype({"beta": float})
+    judged = pd.DataFrame([verdicts.get(claim, Verdict()) for claim in frame["claim"]], columns=Verdict._fields)
+    return frame.join(judged).astype({"beta": float})
+
+
+def verdict_of(row: Any) -> Verdict:
+    """The verdict in a row of a frame."""
+    return Verdict(*(getattr(row, name) for name in Verdict._fields))
 
 
 def long_frame(lines: pd.DataFrame, cells: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +121,7 @@ def long_frame(lines: pd.DataFrame, cells: pd.DataFrame, printed: pd.DataFrame) 
         low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured",
         measured to be "at least" that, "computed" by a formula or by a "model"; "undecided": measured, but its original
         cannot be compared with; "not-run" where the paper has a value and we have none; else ""), claim (id in the
-        ledger), verdict (its verdict there), runs (ids of the runs behind ours).
+        ledger), verdict, verdict_recording, verdict_runs (see `Verdict`), runs (ids of the runs behind ours).
     """
     places = []
     for model, method, beta in lines.itertuples(index=False):
@@ -125,10 +132,10 @@ def long_frame(lines: pd.DataFrame, cells: pd.DataFrame, printed: pd.DataFrame) 
     frame = pd.DataFrame(places, columns=[*CELL, "compared"]).merge(cells, how="left", on=CELL)
     frame = frame.merge(printed, how="left", on=[*LINE, "quantity"])
     missing = frame["claim"].notna().map({True: NOT_RUN, False: ""})
-    texts = {name: frame[name].fillna("") for name in ("printed", "claim", "verdict", "runs")}
+    texts = {name: frame[name].fillna("") for name in ("printed", "claim", *Verdict._fields, "runs")}
     frame = frame.assign(status=frame["status"].fillna(missing), difference=frame["ours"] - frame["paper"], **texts)
-    columns = ["ours", "low", "high", "samples", "paper", "printed", "difference", "status", "claim", "verdict", "runs"]
-    return frame[[*CELL, "compared", *columns]].astype({"samples": "Int64"})
+    columns = ["ours", "low", "high", "samples", "paper", "printed", "difference", "status", "claim"]
+    return frame[[*CELL, "compared", *columns, *Verdict._fields, "runs"]].astype({"samples": "Int64"})
 
 
 def _ours_text(entry: Any) -> str:
@@ -143,7 +150,7 @@ def _shown(entry: Any) -> str:
     nothing.
     """
     if entry.compared and entry.printed:
-        return beside(_ours_text(entry), entry.printed, MARKS.get(entry.verdict, NOTHING))
+        return beside(_ours_text(entry), entry.printed, verdict_of(entry).mark)
     return f"{_ours_text(entry)} {MARKS[UNDECIDED]}" if entry.status == UNDECIDED else _ours_text(entry)
 
 
@@ -181,7 +188,10 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
         "measured on a GPU. CSV: in chunks, which the paper did not do (chunked); where the cache alone fills the "
         "memory that the weights leave (limit); by the memory model with the logits of every token, then in float32, "
         "as the library computed them until its version 4.45 (all_logits).",
-        "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % interval. "
+        "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds. Its 95 % interval is "
+        "Wilson's, extended to scores between 0 and 1. Where the means of several trainings (seeds) differ by more "
+        "than their samples explain, it is over these trainings: by their variance, with one degree of freedom fewer "
+        "than there are trainings; else it is over all samples together. "
         "Judged is the layout of the public generator, which the paper cites (official): several full chains. The "
         "layout of its appendix, one chain among lone pairs, stands beside it and is not judged. It has a shortcut: "
         "only hashes of the chain occur twice, so counting tells them from the others without a lookup.",
@@ -206,16 +216,26 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
             f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "
             "nothing under unit kv_group."
         )
-    missing = long[(long["status"] == NOT_RUN) & long["compared"]]
-    for quantity, rows in missing.groupby("quantity", sort=False):
-        models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))
-        texts.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")
+    for quantity, rows in groups(long[long["compared"]], "quantity"):
+        if lacking := _lacking(rows):
+            texts.append(f"{quantity} of {lacking}: not-run: {REASONS[quantity]}.")
     return texts
 
 
+def _lacking(rows: pd.DataFrame) -> str:
+    """The models without a value in some rows; of a model that has others, the lines without one."""
+    texts = []
+    for model, of_model in groups(rows, "model"):
+        missing = of_model[of_model["status"] == NOT_RUN]
+        lines = [row.method if pd.isna(row.beta) else f"β = {number(row.beta, 2)}" for row in records(missing)]
+        if lines:
+            texts.append(label(model) + (f" ({', '.join(lines)})" if len(missing) < len(of_model) else ""))
+    return ", ".join(texts)
+
+
 def _wide(long: pd.DataFrame) -> pd.DataFrame:
-    """One row a line, for the CSV file: <quantity>_ours, _paper, _difference, _status, _claim, _verdict, _runs, and
-    _ours_<other setting>.
+    """One row a line, for the CSV file: <quantity>_ours, _paper, _difference, _status, _claim, _verdict,
+    _verdict_recording, _verdict_runs, _runs, and _ours_<other setting>.
     """
     lines = []
     for (model, method, beta), rows in groups(long, ["model", "method", "beta"]):
@@ -224,7 +244,7 @@ def _wide(long: pd.DataFrame) -> pd.DataFrame:
             if not entry.compared:
                 line[f"{entry.quantity}_ours_{entry.setting}"] = entry.ours
                 continue
-            for part in ("ours", "paper", "difference", "status", "claim", "verdict", "runs"):
+            for part in ("ours", "paper", "difference", "status", "claim", *Verdict._fields, "runs"):
                 line[f"{entry.quantity}_{part}"] = getattr(entry, part)
             if entry.quantity == "h_gq":
                 line.update({f"h_gq_{part}": getattr(entry, part) for part in ("low", "high", "samples", "setting")})

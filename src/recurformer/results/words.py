@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 NOTHING = "–"
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -22,8 +23,32 @@ MEANINGS = {
     UNDECIDED: "it was measured, but the measurement does not decide it, for the reason given",
     NOT_RUN: "nothing here has measured it, for the reason given",
 }
-Verdicts = Mapping[str, str]
+
+
+class Verdict(NamedTuple):
+    """A verdict on a cell of a table."""
+
+    verdict: str = ""
+    """One of `MARKS`; empty where there is none."""
+    verdict_recording: str = ""
+    """The recording whose measurement it is about; empty where it is about the number of the table itself."""
+    verdict_runs: str = ""
+    """The ids of the runs that measured it there, as far as they are known."""
+
+    @property
+    def mark(self) -> str:
+        """Its mark, which says so where the verdict is about a recording."""
+        return MARKS.get(self.verdict, NOTHING) + f" {RECORDED}" * bool(self.verdict_recording)
+
+
+Verdicts = Mapping[str, Verdict]
 """Id of a claim -> its verdict."""
+RECORDED = "recorded"
+"""The word beside a verdict that is about a recording."""
+BORROWED = (
+    f"“{RECORDED}” beside a verdict: it is about an earlier measurement, not about the number beside it. CSV: the "
+    "recording (verdict_recording) and its runs (verdict_runs)."
+)
 LEGEND = f"Verdicts: {', '.join(f'{sign} {verdict}' for verdict, sign in MARKS.items())}; the reasons: claims.md."
 
 
