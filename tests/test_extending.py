@@ -51,7 +51,7 @@ def model():
 
 
 def test_every_file_of_an_example_exists_or_is_new():
-    new = {"src/recurformer/model/mixer_own.py", "src/recurformer/render/figures_articles.py"}
+    new = {"src/recurformer/model/mixer_own.py", "src/recurformer/render/figures_pairs.py"}
     assert {file for file in BLOCKS if not (ROOT / file).exists()} == new
 
 
@@ -101,7 +101,16 @@ def test_a_claim(monkeypatch):
     assert (claim.tolerance, claim.judge is not None) == ("0.1 at most", True)
 
 
-def test_a_stage_and_a_figure(monkeypatch, tmp_path):
+def test_a_figure(monkeypatch, tmp_path):
+    monkeypatch.setitem(FIGURES, "pairs", added("src/recurformer/render/figures_pairs.py")["pairs"])
+    measured = str(ROOT / "recorded/cpu/measurements/mqar.parquet")
+    assert main(["figure", "pairs", measured, "--out", str(tmp_path / "pairs.svg")]) == 0
+    assert "β = 0.75" in (tmp_path / "pairs.svg").read_text()
+    entry = yaml.safe_load(BLOCKS["src/recurformer/render/registry.yaml"])["figures"]["pairs"]
+    assert Entry(**entry).kinds == ["mqar"] and "mqar" in COLUMNS
+
+
+def test_a_stage(monkeypatch, tmp_path):
     monkeypatch.setitem(COLUMNS, "article_lengths", ("title", "split", "characters"))
     texts = pd.DataFrame({"title": list("ab"), "text": ["long enough", "short"], "split": "train"})
     texts.to_parquet(tmp_path / "articles.parquet")
@@ -112,12 +121,6 @@ def test_a_stage_and_a_figure(monkeypatch, tmp_path):
     finally:
         STAGES.pop("article-lengths", None)
     assert pd.read_csv(rows)["characters"].tolist() == [11, 5]
-    drawn = added("src/recurformer/render/figures_articles.py")["articles"]
-    monkeypatch.setitem(FIGURES, "articles", drawn)
-    assert main(["figure", "articles", str(rows), "--out", str(tmp_path / "articles.svg")]) == 0
-    assert "characters" in (tmp_path / "articles.svg").read_text()
-    entry = yaml.safe_load(BLOCKS["src/recurformer/render/registry.yaml"])["figures"]["articles"]
-    assert Entry(**entry).kinds == ["article_lengths"]
 
 
 def test_its_rule_is_planned(monkeypatch, tmp_path):
