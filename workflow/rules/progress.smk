@@ -11,7 +11,7 @@ DEFAULT_SECONDS = ROOT / "workflow/seconds.yaml"
 
 def time_left():
     """All jobs, on the scarcest resource, and at least the longest of them. A job is expected to take as long as it did
-    in this folder before, else as in the recorded run of the default study, where this is that study.
+    in this study's folders before, else as jobs of its rule did on two cores, where this is the default study.
     """
     jobs = [job for job in workflow.dag.needrun_jobs() if job.output]
     folders = [Path(below(folder)) for folder in ("results", "figures")]
