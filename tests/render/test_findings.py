@@ -114,10 +114,14 @@ def test_what_is_said_of_the_recovery_is_recorded():
         (("original", 0.0), ("paper", 0.5), ("calibrated", 0.5), ("plus", 0.5))}  # fmt: skip
     before, after = at.loc["original", 0.0, 0].iloc[0].perplexity, found["original"].perplexity
     over = {arm: f"{row.perplexity / before:.2f}, {row.perplexity / after:.2f}" for arm, row in found.items()}
-    for arm, name in (("paper", "plain training"), ("calibrated", "calibrated"), ("plus", "plus")):
+    for arm, name in (("paper", "`paper`: plain training"), ("calibrated", "`calibrated`"), ("plus", "`plus`")):
         row = found[arm]
         ratios = over[arm].replace(", ", " | ")
         assert f"| {name} | {longest:,} | {row.perplexity:.2f} | {ratios} | {row.apart:.2f} |" in RECOVERY
+    others = recorded("recovery", "table3").query("model == 'smollm2-135m' and stage == 'trained'")
+    assert f"({others.tokens.iloc[0]:,.0f} predicted tokens)" in RECOVERY
+    said = "after the training are {:.2f} and {:.2f}, a ratio of {:.2f}"
+    assert said.format(*others.ours, others.ours_over_original.iloc[-1]) in RECOVERY
     first, second = over["paper"].split(", ")
     windows, states = (at.loc[f"bytes_{name}", 0.5, short].perplexity for name in ("window", "mamba"))
     untrained, nearest = at.loc["bytes_window", 0.5, 0].apart.iloc[0], at.loc[:, 0.5, longest].apart.min()
@@ -380,7 +384,7 @@ def test_what_is_said_of_the_small_models_is_recorded():
         chosen.format("layer", "mamba"): "β = 0.5, Mamba in whole layers",
         "pooled/2": "2 of 4 key-value heads",
         "heads/random-kv_group-0/beta-0.5/mamba": "β = 0.5, Mamba, heads chosen at random",
-        chosen.format("kv_group", "retention"): "β = 0.5, retention",
+        chosen.format("kv_group", "retention"): "β = 0.5, gated linear attention (`retention`)",
         chosen.format("head", "mamba"): "β = 0.5, Mamba in single heads",
         chosen.format("kv_group", "gated"): "β = 0.5, gated recurrence",
         "heads/inverse_ra_i-kv_group-0/beta-0.5/mamba": "β = 0.5, Mamba, heads of lowest RA-I",
