@@ -10,6 +10,7 @@ from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, ideal, with_column
 
 from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding
 from recurformer.claims.comparisons import Comparison, judge_comparisons
+from recurformer.claims.evidence import THIS_STUDY, Missing, Undecided
 from recurformer.claims.ledger import decide, from_recordings, make_ledger
 from recurformer.claims.numbers import quality
 from recurformer.data.interval import Estimate
@@ -281,6 +282,16 @@ def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     assert not any(ledger.counts(borrowed=True).values())
     (said,) = from_recordings(borrowed.decisions)
     assert str(behind) in said and said in claims_markdown(borrowed.to_dict(), [said])
+
+
+def test_a_verdict_that_only_a_recording_leaves_open_is_about_that_recording():
+    def judge(evidence):
+        raise (Missing if evidence.source == THIS_STUDY else Undecided)("no")
+
+    sources = [world(ideal()), world(ideal(), "recorded/gpu")]
+    found = [decide(replace(TREND, judge=judge), some) for some in (sources, sources[:1])]
+    assert [(one.verdict, one.recording) for one in found] == [(UNDECIDED, "recorded/gpu"), (NOT_RUN, "")]
+    assert from_recordings(found) == ["Verdicts from earlier measurements, in recorded/gpu: 1."]
 
 
 def test_what_the_reviewers_asked_is_no_verdict_on_the_paper():

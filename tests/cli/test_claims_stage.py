@@ -55,7 +55,7 @@ def test_every_format_is_written_and_counts_the_same(measured, tmp_path, capsys)
     shown = capsys.readouterr().out
     ledger = json.loads((tmp_path / "out/claims.json").read_text())
     assert ledger["study"] == "mine"
-    assert f"reproduced: {ledger['counts']['reproduced']}" in shown
+    assert f"reproduced: {ledger['counts']['reproduced']}" in shown and "taken from recordings" not in shown
     frame = pd.read_csv(tmp_path / "out/claims.csv")
     papers = frame.loc[frame["kind"] != "reviewer", "verdict"]
     assert papers.value_counts().to_dict() == {k: v for k, v in ledger["counts"].items() if v}
@@ -67,13 +67,14 @@ def test_every_format_is_written_and_counts_the_same(measured, tmp_path, capsys)
     assert "reproduced" in (tmp_path / "out/claims.md").read_text()
 
 
-def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path):
+def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path, capsys):
     record("card", measured("card/results/caches"))
     (tmp_path / "other.csv").write_text("x\n1\n")
     assert decide("other.csv", "--recorded", "recorded", "--out", "claims.json") == 0
     ledger = json.loads((tmp_path / "claims.json").read_text())
     (claim,) = [claim for claim in ledger["claims"] if claim["id"] == CELL]
     assert (claim["verdict"], claim["evidence"]["source"]) == ("reproduced", "recorded/card")
+    assert f"taken from recordings: {ledger['counts']['reproduced']} reproduced" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("power", "code"), [(0, 0), (1, 1)])
