@@ -30,7 +30,7 @@ SHOWN = {
     f"decoding, {EIGHTH}": ("decode", "", "cache 1/8"),
     "decoding, a window of 256 tokens in nine tenths of the heads": ("decode", "", "window 256"),
     "the same with a state": ("decode", "", "window 256 and state"),
-    "decoding, the same windows in bfloat16, beside the library's float32": ("decode", ", quickest", "window 256, bfloat16"),
+    "decoding, the windows in bfloat16, beside the library's float32": ("decode", ", quickest", "window 256, bfloat16"),
     "these with a state, likewise": ("decode", ", quickest", "window 256 and state, bfloat16"),
     f"decoding eight sequences, {EIGHTH}": ("decode", ", batch 8", "cache 1/8"),
     f"decoding, {EIGHTH} in bfloat16, beside the library's float32": ("decode", ", quickest", "cache 1/8, bfloat16"),
