@@ -47,7 +47,7 @@ RECORDED = "recorded"
 """The word beside a verdict that is about a recording."""
 BORROWED = (
     f"“{RECORDED}” beside a verdict: it is about an earlier measurement, not about the number beside it. CSV: the "
-    "recording (verdict_recording) and its runs (verdict_runs)."
+    "recording (verdict_recording) and, where they are known, its runs (verdict_runs)."
 )
 LEGEND = f"Verdicts: {', '.join(f'{sign} {verdict}' for verdict, sign in MARKS.items())}; the reasons: claims.md."
 
