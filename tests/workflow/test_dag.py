@@ -121,8 +121,10 @@ def test_what_is_compared_is_trained_alike(dry):
     for _, stage, *words in dry("paper").commands:
         if stage in {"train", "train-hashhop"}:
             recipe = {key: value for key, value in settings_of(words).items() if key not in {"distributed", "task"}}
-            trained[stage].add((option(words, "--threads"), json.dumps(recipe)))
-    assert {stage: len(recipes) for stage, recipes in trained.items()} == {"train": 1, "train-hashhop": 1}
+            trained[stage, option(words, "--name")].add((option(words, "--threads"), json.dumps(recipe)))
+    assert {stage for stage, _ in trained} == {"train", "train-hashhop"}
+    assert all(len(recipes) == 1 for recipes in trained.values())
+    assert {threads for threads, _ in trained["train-hashhop", "llama2-7b"]} == {"4"}, "a core for each process"
 
 
 def test_the_paper_study_shows_its_own_head_of_figure_2(dry):
