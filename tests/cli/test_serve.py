@@ -107,13 +107,17 @@ def test_an_answer_and_its_parts_are_those_of_a_model_that_reads_all(pair, serve
 def test_a_document_is_read_once_and_a_conversation_goes_on(pair, served):
     document = {"role": "system", "content": DOCUMENT}
     served.read = 0
-    served.ask([document, *said("First?")])
-    assert served.read > len(DOCUMENT)
+    first = served.ask([document, *said("First?")])
+    assert served.read > len(DOCUMENT) and first.usage.prompt_tokens_details.cached_tokens == 0
     served.read = 0
     messages = [document, *said("Second?")]
     answer = served.ask(messages)
     assert served.read == len("[user]Second?!") + len("[assistant]") + 12 - 1  # "!" for <eos>, which is one token
     assert text(answer) == reading_all(pair, messages)
+    known = answer.usage.prompt_tokens_details.cached_tokens
+    assert known == answer.usage.prompt_tokens - len("[user]Second?!") - len("[assistant]") > len(DOCUMENT)
+    *_, last = served.ask([document, *said("Third?")], stream=True)
+    assert last.usage.prompt_tokens_details.cached_tokens == known
 
 
 def test_the_client_of_the_documents_gets_an_answer(pair, served, capsys):

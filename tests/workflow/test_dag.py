@@ -124,7 +124,9 @@ def test_what_is_compared_is_trained_alike(dry):
             trained[stage, option(words, "--name")].add((option(words, "--threads"), json.dumps(recipe)))
     assert {stage for stage, _ in trained} == {"train", "train-hashhop"}
     assert all(len(recipes) == 1 for recipes in trained.values())
-    assert {threads for threads, _ in trained["train-hashhop", "llama2-7b"]} == {"2"}, "a core for each process, of the two here"
+    assert {threads for threads, _ in trained["train-hashhop", "llama2-7b"]} == {"2"}, (
+        "a core for each process, of the two here"
+    )
 
 
 def test_the_paper_study_shows_its_own_head_of_figure_2(dry):

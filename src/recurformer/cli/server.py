@@ -7,12 +7,14 @@ requests can be given both the model and the way to generate.
 import socket
 import time
 import uuid
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import fastapi
 import uvicorn
 from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
+from openai.types.completion_usage import CompletionUsage, PromptTokensDetails
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from transformers import PreTrainedTokenizerBase
@@ -83,12 +85,59 @@ class OpenModel(ModelManager):
 
 
 class Generation(GenerateManager):
-    """Generates on one thread, one request after the other."""
+    """Generates on one thread, one request after the other.
 
-    def generate_streaming(self, model: Any, processor: Any, inputs: Any, gen_config: Any, *rest: Any, **named: Any):
+    Attributes:
+        known: by request, the tokens of its prompt that a kept state had read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, int] = {}
+
+    def _counted(self, inputs: Any, request_id: str) -> dict[str, Any]:
+        return {**inputs, "on_known": partial(self.known.__setitem__, request_id)}
+
+    def generate_streaming(
+        self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str, response_parser: Any = None
+    ) -> Any:
         """As transformers', but a prompt that is too long is refused before the stream begins."""
         model.fit(inputs["input_ids"], gen_config)
-        return super().generate_streaming(model, processor, inputs, gen_config, *rest, **named)
+        counted = self._counted(inputs, request_id)
+        return super().generate_streaming(model, processor, counted, gen_config, request_id, response_parser)
+
+    async def generate_non_streaming(self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str):
+        """As transformers'."""
+        counted = self._counted(inputs, request_id)
+        return await super().generate_non_streaming(model, processor, counted, gen_config, request_id)
+
+
+class Handler(ChatCompletionHandler):
+    """transformers' handler; its answers also say how many tokens of a prompt were known.
+
+    Args:
+        opened: the model.
+        state: knows `generation` alone.
+        generation: of all answers.
+    """
+
+    def __init__(self, opened: OpenModel, state: GenerationState, generation: Generation) -> None:
+        super().__init__(opened, state)
+        self.generation = generation
+
+    def _with_known(self, request_id: str, usage: CompletionUsage | None) -> CompletionUsage | None:
+        if usage is not None:
+            known = self.generation.known.pop(request_id, 0)
+            usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=known)
+        return usage
+
+    def _build_completion(self, request_id: str, *text_and_model: Any, **named: Any) -> dict:
+        named["usage"] = self._with_known(request_id, named["usage"])
+        return super()._build_completion(request_id, *text_and_model, **named)
+
+    def _build_chunk_sse(self, request_id: str = "", **named: Any) -> str:  # type: ignore[override]
+        named["usage"] = self._with_known(request_id, named.get("usage"))
+        return super()._build_chunk_sse(request_id, **named)
 
 
 def make_app(name: str, tokenizer: PreTrainedTokenizerBase, kept: KeptStates) -> fastapi.FastAPI:
@@ -101,7 +150,7 @@ def make_app(name: str, tokenizer: PreTrainedTokenizerBase, kept: KeptStates) ->
         raise ValueError(f"{name}: its tokenizer has no chat template, so it cannot read chat requests")
     generation, state = Generation(), GenerationState()
     state.get_manager = lambda *_, **named: generation  # type: ignore[method-assign]
-    handler = ChatCompletionHandler(OpenModel(name, tokenizer, kept), state)
+    handler = Handler(OpenModel(name, tokenizer, kept), state, generation)
     described = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "recurformer"}
     app = fastapi.FastAPI(title="recurformer", docs_url=None, redoc_url=None)
 

@@ -5,7 +5,7 @@ A recurrent state cannot give a token back. So a cache that others may need is c
 
 import copy
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -177,7 +177,12 @@ class KeptStates:
 
     @torch.no_grad()
     def generate(
-        self, input_ids: Tensor, generation_config: GenerationConfig, attention_mask: Tensor | None = None, **more: Any
+        self,
+        input_ids: Tensor,
+        generation_config: GenerationConfig,
+        attention_mask: Tensor | None = None,
+        on_known: Callable[[int], None] = lambda tokens: None,
+        **more: Any,
     ) -> Tensor:
         """Return ids and what the model writes after them, (1, L + written).
 
@@ -185,6 +190,7 @@ class KeptStates:
             input_ids: of the prompt, (1, L).
             generation_config: how to choose tokens, and how many. If it names a temperature above 0, tokens are drawn.
             attention_mask: of a prompt without padding.
+            on_known: called with the number of the prompt's tokens that a kept state has read.
             more: other arguments of the model's `generate()`.
 
         Raises:
@@ -199,6 +205,7 @@ class KeptStates:
         if known:
             self.states[known] = self.states.pop(known)
             cache = copy.deepcopy(self.states[known][0])
+        on_known(len(known))
         ends = [0, *(place for place, token in enumerate(row[:-1], 1) if token in self.ends)]
         stops = {end for start, end in pairwise(ends) if end - start >= LONG}
         read = len(known)
