@@ -30,6 +30,17 @@ def test_a_run_says_for_how_long_it_will_go_on(tmp_path):
     assert said(DryRun(tmp_path, *words, "--forceall")) == ["study smoke: 2 jobs to go, about 10 minutes"]
 
 
+def test_results_without_their_run_are_named(tmp_path):
+    """Of a job that ended after its run had been killed Snakemake knows no settings."""
+    place = link_workflow(tmp_path) / TARGETS[0]
+    place.parent.mkdir(parents=True)
+    for file in (place, place.with_suffix(".run.json")):
+        file.touch()
+    run = DryRun(tmp_path, *TARGETS, "--configfile", "config/smoke.yaml")
+    (line,) = (line for line in (run.out + run.err).splitlines() if "written without their run" in line)
+    assert line.startswith("results written without their run: 1.") and line.endswith(f": {TARGETS[0]}")
+
+
 @pytest.mark.parametrize(("end", "times"), [("kill -9 $$", 1), ("exit 1", 0)])
 def test_a_job_that_the_kernel_ended_is_not_silent(end, times, tmp_path, monkeypatch):
     command = tmp_path / "bin/recurformer"

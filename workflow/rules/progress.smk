@@ -9,6 +9,18 @@ from snakemake_interface_logger_plugins.common import LogEvent
 DEFAULT_SECONDS = ROOT / "workflow/seconds.yaml"
 
 
+def unknown_results():
+    """Results that a job wrote after its run had been killed."""
+    dag = workflow.dag
+    done = [job for job in dag.jobs if job.output and not dag.needrun(job)]
+    files = sorted(str(job.output[0]) for job in done if dag.reason(job).no_metadata)
+    if files:
+        logger.info(
+            f"results written without their run: {len(files)}. Changed settings do not repeat them"
+            f" (docs/clusters.md, when something stops): {' '.join(files)}"
+        )
+
+
 def time_left():
     """All jobs, on the scarcest resource, and at least the longest of them. A job is expected to take as long as it did
     in this study's folders before, else as jobs of its rule did on two cores, where this is the default study.
@@ -44,6 +56,7 @@ def time_left():
         logger.info(
             f"study {config['study']}: {len(jobs)} jobs to go, {'; '.join(words)}"
         )
+        unknown_results()
 
 
 class TimeLeft(logging.Handler):
