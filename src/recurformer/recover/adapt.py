@@ -145,7 +145,7 @@ def adapt(
     def passkeys(stage: str, model: PreTrainedModel) -> list[dict[str, Any]]:
         counts: list[dict[str, Any]] = []
         for length, samples in asked.prompts.items():  # a step each: of long texts they are most of the work
-            shown = progress(f"{stage}: passkey in {length:,} tokens")
+            shown = progress(f"{stage}: prompts of {length:,} tokens asked")
             ask = partial(passkeys_of, model, tokenizer, original.config, documents.held_out, seed, shown)
             counts += kept.result(f"passkeys-{stage}-{length}", partial(ask, {length: samples}))
         return counts

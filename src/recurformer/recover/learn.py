@@ -228,18 +228,21 @@ def distil(
         converted: the model that learns.
         dataset: windows, such as `recurformer.data.datasets.WindowDataset`.
         output_dir: folder for metrics.jsonl and checkpoints.
-        trained: the parameters that learn, a name in `TRAINED`.
-        language_model_share: see `Distillation`.
+        trained: the parameters that learn: "mixers" alone; "attention", whole attention layers; "lora", mixers and, by
+            LoRA, all other projections; or "all".
+        language_model_share: share of the ordinary language-model loss in what is minimised; the rest is the divergence
+            from the original.
         learning_rate: peak learning rate.
         weight_decay: weight decay of matrices.
-        seed: seed of LoRA's initial weights and of `train`.
-        **settings: other arguments of `recurformer.train.trainer.train`: steps, batch_size, mixer_learning_rate, …
+        seed: seed of LoRA's initial weights and of the model's random operations.
+        **settings: steps and batch_size, and other arguments of `recurformer.train.trainer.train`.
 
     Returns:
-        The rows of metrics.jsonl.
+        The rows of metrics.jsonl: loss on the training windows by step. Nothing is measured on others.
 
     Raises:
-        ValueError: as `Distillation`, `only_training` and `train` raise.
+        ValueError: an unknown name of parameters, weights in half precision, mixers without parameters, models of
+            different sizes, a setting that `train` refuses, or a loss that is not finite.
     """
     objective = Distillation(original, converted, language_model_share)
     with only_training(converted, trained, seed):

@@ -25,6 +25,8 @@ STAGE_LABELS = {
     "adapted": "adapted: the final model",
 }
 """Name of a stage -> its words in the card."""
+CHOSEN = "windows and bits chosen, not trained"
+"""The words for a converted model by a budget."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
     "window_state": "attention to a short window, with a recurrent state of all tokens",
@@ -32,7 +34,7 @@ MIXERS = {
 """Mixer -> its words in the card."""
 COMPARED = ("", "original", "adapted", "adapted / original")
 STEPS = ("after", "tokens seen", "perplexity", "divergence")
-ESTIMATES = ("cache, fraction of the original's", "estimated cost, nats a token, hidden lookups included")
+ESTIMATES = ("cache, fraction of the original's in 16 bits", "estimated cost, nats a token, hidden lookups included")
 RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens after {}, tokens/s"}
 
 
@@ -70,7 +72,7 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
     estimates = [(f"{fraction:.4g}", number(cost, 4)) for fraction, cost in adaptation.get("estimated", [])]
     return render_page(
         "card.md.j2",
-        **{"budget": None, **adaptation},
+        **{"budget": None, "loss": None, **adaptation},
         drawn=drawn,
         front=yaml.safe_dump(front, sort_keys=False),
         percent=f"{100 * replaced_fraction(adaptation):.0f}",
@@ -136,12 +138,15 @@ def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
 
 def steps(adaptation: Adaptation) -> list[tuple[str, ...]]:
     """Quality after each step: step, tokens seen, perplexity, divergence from the original."""
+    names = [row["stage"] for row in adaptation["stages"]]
+    labels = STAGE_LABELS | ({"converted": CHOSEN} if adaptation.get("budget") else {})
+    midway = [name == after for name, after in zip(names, [*names[1:], None], strict=True)]
     return [
         (
-            STAGE_LABELS[row["stage"]], number(row["tokens"], 0), _with_interval(row, "perplexity", 2),
+            labels[row["stage"]] + ", midway" * early, number(row["tokens"], 0), _with_interval(row, "perplexity", 2),
             _divergence(row),
         )
-        for row in adaptation["stages"]
+        for row, early in zip(adaptation["stages"], midway, strict=True)
     ]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def price_curve(adaptation: Adaptation) -> Figure:
     named = fractions[~chosen] if len(fractions) > 1 else fractions  # the chosen one has a mark
     axes.set_xticks(named, [f"{fraction:g}" for fraction in named])
     axes.set_yscale("log")
-    axes.set_xlabel(f"cache at {adaptation['recipe']['tokens']:,} tokens, fraction of the original's")
+    axes.set_xlabel(f"cache at {adaptation['recipe']['tokens']:,} tokens, fraction of the original's in 16 bits")
     axes.set_ylabel("divergence, nats a token")
     axes.legend()
     return figure

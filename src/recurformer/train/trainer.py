@@ -330,6 +330,8 @@ class _Schedule(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.first_step, self.started = state.global_step, time.perf_counter()
+        if state.global_step and state.is_world_process_zero:
+            print(f"resumes after step {state.global_step} of {state.max_steps}", file=sys.stderr, flush=True)
         if state.is_world_process_zero:
             lines = (json.dumps({key: row[key] for key in ROW}) + "\n" for row in state.log_history)
             Path(args.output_dir, "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
