@@ -17,7 +17,7 @@ import torch
 from recurformer import convert
 from recurformer.cli.checkpoints import save_checkpoint
 from recurformer.cli.main import main
-from recurformer.cli.server import listen, make_app, server
+from recurformer.cli.server import Answer, listen, make_app, server
 from recurformer.data.backbones import open_random
 from recurformer.measure.conversation import KeptStates, special_ids
 from tests.snippets import blocks
@@ -118,6 +118,25 @@ def test_a_document_is_read_once_and_a_conversation_goes_on(pair, served):
     assert known == answer.usage.prompt_tokens - len("[user]Second?!") - len("[assistant]") > len(DOCUMENT)
     *_, last = served.ask([document, *said("Third?")], stream=True)
     assert last.usage.prompt_tokens_details.cached_tokens == known
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+def test_an_answer_ends_before_the_text_that_stops_it(served, stops):
+    whole = text(served.ask("Hello"))
+    sign = next(sign for sign in whole[2:-2] if sign.isascii())
+    stop, expected = sign if stops == 1 else ["never said", sign], whole[: whole.index(sign)]
+    answer, parts = served.ask("Hello", stop=stop), list(served.ask("Hello", stop=stop, stream=True))
+    assert text(answer) == "".join(part.choices[0].delta.content or "" for part in parts) == expected
+    assert answer.choices[0].finish_reason == parts[-1].choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("stops", [None, "ab", ["aab", "zz"], ["b c"]])
+def test_no_part_of_a_stop_is_told(size, stops):
+    said, answer = "a aa aab c zz", Answer(stops)
+    parts = [answer.tell(said[start : start + size]) for start in range(0, len(said), size)]
+    cuts = [said.find(stop) for stop in ([stops] if isinstance(stops, str) else stops or ()) if stop in said]
+    assert "".join([*parts, answer.tell("", is_last=True)]) == said[: min(cuts, default=len(said))]
 
 
 def test_the_client_of_the_documents_gets_an_answer(pair, served, capsys):

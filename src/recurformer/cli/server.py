@@ -7,14 +7,14 @@ requests can be given both the model and the way to generate.
 import socket
 import time
 import uuid
-from functools import partial
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import fastapi
 import uvicorn
 from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
-from openai.types.completion_usage import CompletionUsage, PromptTokensDetails
+from openai.types.completion_usage import PromptTokensDetails
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from transformers import PreTrainedTokenizerBase
@@ -84,36 +84,68 @@ class OpenModel(ModelManager):
         return self.opened
 
 
+class Answer:
+    """An answer as far as it has been told, without the text that stops it.
+
+    Args:
+        stops: texts, any of which ends it; transformers' answers have them too.
+
+    Attributes:
+        known: tokens of the prompt that a kept state had read.
+    """
+
+    def __init__(self, stops: str | Sequence[str] | None) -> None:
+        self.stops = (stops,) if isinstance(stops, str) else tuple(stops or ())
+        self.known, self.held, self.ended = 0, "", False
+
+    def know(self, tokens: int) -> None:
+        """Take note of the tokens that were known."""
+        self.known = tokens
+
+    def tell(self, text: str, is_last: bool = False) -> str:
+        """Return what may be told when `text` comes; what may be the beginning of a stop is held back."""
+        text, self.held = self.held + text, ""
+        places = [place for stop in self.stops if (place := text.find(stop)) >= 0]
+        if places or self.ended:
+            told, self.ended = "" if self.ended else text[: min(places)], True
+            return told
+        sizes = (size for stop in self.stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
+        end = len(text) - (0 if is_last else max(sizes, default=0))
+        self.held = text[end:]
+        return text[:end]
+
+
 class Generation(GenerateManager):
     """Generates on one thread, one request after the other.
 
     Attributes:
-        known: by request, the tokens of its prompt that a kept state had read.
+        answers: that are under way, by request.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[str, int] = {}
+        self.answers: dict[str, Answer] = {}
 
-    def _counted(self, inputs: Any, request_id: str) -> dict[str, Any]:
-        return {**inputs, "on_known": partial(self.known.__setitem__, request_id)}
+    def _begin(self, inputs: Any, gen_config: Any, request_id: str) -> dict[str, Any]:
+        self.answers[request_id] = answer = Answer(gen_config.stop_strings)
+        return {**inputs, "on_known": answer.know}
 
     def generate_streaming(
         self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str, response_parser: Any = None
     ) -> Any:
         """As transformers', but a prompt that is too long is refused before the stream begins."""
         model.fit(inputs["input_ids"], gen_config)
-        counted = self._counted(inputs, request_id)
-        return super().generate_streaming(model, processor, counted, gen_config, request_id, response_parser)
+        inputs = self._begin(inputs, gen_config, request_id)
+        return super().generate_streaming(model, processor, inputs, gen_config, request_id, response_parser)
 
     async def generate_non_streaming(self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str):
         """As transformers'."""
-        counted = self._counted(inputs, request_id)
-        return await super().generate_non_streaming(model, processor, counted, gen_config, request_id)
+        inputs = self._begin(inputs, gen_config, request_id)
+        return await super().generate_non_streaming(model, processor, inputs, gen_config, request_id)
 
 
 class Handler(ChatCompletionHandler):
-    """transformers' handler; its answers also say how many tokens of a prompt were known.
+    """transformers' handler; its answers end before a stop, and say how many tokens of a prompt were known.
 
     Args:
         opened: the model.
@@ -123,20 +155,20 @@ class Handler(ChatCompletionHandler):
 
     def __init__(self, opened: OpenModel, state: GenerationState, generation: Generation) -> None:
         super().__init__(opened, state)
-        self.generation = generation
+        self.answers = generation.answers
 
-    def _with_known(self, request_id: str, usage: CompletionUsage | None) -> CompletionUsage | None:
-        if usage is not None:
-            known = self.generation.known.pop(request_id, 0)
-            usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=known)
-        return usage
-
-    def _build_completion(self, request_id: str, *text_and_model: Any, **named: Any) -> dict:
-        named["usage"] = self._with_known(request_id, named["usage"])
-        return super()._build_completion(request_id, *text_and_model, **named)
+    def _build_completion(self, request_id: str, content: str, model_id: str, **named: Any) -> dict:  # type: ignore[override]
+        answer = self.answers.pop(request_id)
+        named["usage"].prompt_tokens_details = PromptTokensDetails(cached_tokens=answer.known)
+        return super()._build_completion(request_id, answer.tell(content or "", is_last=True), model_id, **named)
 
     def _build_chunk_sse(self, request_id: str = "", **named: Any) -> str:  # type: ignore[override]
-        named["usage"] = self._with_known(request_id, named.get("usage"))
+        answer, is_last = self.answers[request_id], named.get("finish_reason") is not None
+        if is_last:
+            del self.answers[request_id]
+            named["usage"].prompt_tokens_details = PromptTokensDetails(cached_tokens=answer.known)
+        if is_last or named.get("content"):
+            named["content"] = answer.tell(named.get("content") or "", is_last) or None
         return super()._build_chunk_sse(request_id, **named)
 
 
