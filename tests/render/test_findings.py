@@ -255,12 +255,31 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
 
 
 def test_what_an_adaptation_takes_is_recorded():
-    rows = {"adapt-gemma3": "| 268,098,176 | 2,048 | 7 |", "adapt-qwen3-random": "| 596,049,920 | 512 | 2 |"}
+    rows = {
+        "adapt-trained": "| 134,515,008 | 1,024 | 24 |",
+        "adapt-gemma3": "| 268,098,176 | 2,048 | 7 |",
+        "adapt-qwen3-random": "| 596,049,920 | 512 | 2 |",
+    }
     for name, row in rows.items():
         run = json.loads((ROOT / f"recorded/{name}.run.json").read_text())
         peak = run["peak_memory_bytes"]
         assert f"{row} {run['seconds'] / 60:.0f} | {peak / 1e9:.1f} |" in ADAPT and not run["git"]["dirty"]
     assert f"The last run took {peak / 596_049_920:.1f} bytes a parameter in all" in ADAPT
+
+
+def test_what_a_training_after_a_budget_gave_is_recorded():
+    found = json.loads((ROOT / "recorded/adapt-trained.json").read_text())
+    stages, passkeys = {row["stage"]: row for row in found["stages"]}, found["passkeys"]
+    before, after = stages["converted"], stages["adapted"]
+    assert found["budget"] == 0.0625 and found["minutes"] == 24 and "taken back" not in stages
+    assert before["divergence_interval"][0] > after["divergence"], (
+        "a fall within the spread would need a paired interval"
+    )
+    steps = f"{len(found['trainings']['distil'])} steps lowered the divergence on {before['windows']} held-out windows"
+    assert f"{steps} from {before['divergence']:.3f} to {after['divergence']:.3f}, and the perplexity from" in ADAPT
+    assert f"{before['perplexity']:.2f} to {after['perplexity']:.2f}; the original's is" in ADAPT
+    counts = [passkeys[name][-1]["found"] for name in ("adapted", "original")]
+    assert "the model finds {} of 20 passkeys in 1,024 tokens, and the original {};".format(*counts) in ADAPT
 
 
 def test_what_is_said_of_gemma_is_recorded():
