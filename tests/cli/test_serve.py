@@ -1,11 +1,13 @@
 """OpenAI's client and clients that behave badly, at a real server of a converted model."""
 
+import gc
 import http.client
 import json
 import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
@@ -167,6 +169,22 @@ def test_a_connection_that_breaks_ends_its_answer_alone(pair, served):
     stream.close()
     assert text(served.ask("Hello")) == reading_all(pair, said("Hello"))
     assert served.read < 1000
+
+
+def test_an_answer_is_forgotten_however_it_ends(served):
+    stream = served.ask("Write a lot", tokens=1900, stream=True)
+    next(iter(stream))
+    stream.close()
+    for streams in (False, True):
+        with pytest.raises(openai.BadRequestError):
+            served.ask("a" * LONGEST, stream=streams)
+        list(served.ask("Hello", stream=streams))
+    end = time.monotonic() + 20
+    while left := [one for one in gc.get_objects() if isinstance(one, Answer)]:
+        assert time.monotonic() < end, f"{len(left)} answers are kept"
+        del left
+        time.sleep(0.1)
+        gc.collect()
 
 
 def test_a_client_that_stops_reading_holds_nobody_up(pair, served):

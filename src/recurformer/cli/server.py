@@ -7,7 +7,7 @@ requests can be given both the model and the way to generate.
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 import fastapi
@@ -157,15 +157,32 @@ class Handler(ChatCompletionHandler):
         super().__init__(opened, state)
         self.answers = generation.answers
 
+    def _streaming(self, request_id: str, *given: Any, **named: Any) -> fastapi.responses.StreamingResponse:
+        response = super()._streaming(request_id, *given, **named)
+        response.body_iterator = self._forgotten_at_its_end(request_id, response.body_iterator)
+        return response
+
+    async def _forgotten_at_its_end(self, request_id: str, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        try:
+            async for part in parts:
+                yield part
+        finally:  # also where the client leaves
+            self.answers.pop(request_id, None)
+
+    async def _non_streaming(self, request_id: str, *given: Any, **named: Any) -> fastapi.responses.JSONResponse:
+        try:
+            return await super()._non_streaming(request_id, *given, **named)
+        finally:
+            self.answers.pop(request_id, None)
+
     def _build_completion(self, request_id: str, content: str, model_id: str, **named: Any) -> dict:  # type: ignore[override]
-        answer = self.answers.pop(request_id)
+        answer = self.answers[request_id]
         named["usage"].prompt_tokens_details = PromptTokensDetails(cached_tokens=answer.known)
         return super()._build_completion(request_id, answer.tell(content or "", is_last=True), model_id, **named)
 
     def _build_chunk_sse(self, request_id: str = "", **named: Any) -> str:  # type: ignore[override]
         answer, is_last = self.answers[request_id], named.get("finish_reason") is not None
         if is_last:
-            del self.answers[request_id]
             named["usage"].prompt_tokens_details = PromptTokensDetails(cached_tokens=answer.known)
         if is_last or named.get("content"):
             named["content"] = answer.tell(named.get("content") or "", is_last) or None
