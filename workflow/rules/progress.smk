@@ -7,6 +7,7 @@ from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 DEFAULT_SECONDS = ROOT / "workflow/seconds.yaml"
+MOST_NAMED = 20
 
 
 def unknown_results():
@@ -17,7 +18,8 @@ def unknown_results():
     if files:
         logger.info(
             f"results written without their run: {len(files)}. Changed settings do not repeat them"
-            f" (docs/clusters.md, when something stops): {' '.join(files)}"
+            f" (docs/clusters.md, when something stops): {' '.join(files[:MOST_NAMED])}"
+            + " …" * (len(files) > MOST_NAMED)
         )
 
 
