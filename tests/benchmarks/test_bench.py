@@ -16,7 +16,7 @@ from recurformer import convert
 from recurformer.data.backbones import load_shape, make_random, meta_model
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.model.attention import RecurFormerAttention
-from recurformer.model.fused import Folds, cheapest_folds, multiply_adds, sizes_of
+from recurformer.model.fused import Folds, cheapest_folds, layer_sizes, multiply_adds
 from recurformer.records import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +213,7 @@ def test_what_is_said_of_the_weights_of_a_token_is_counted(mixer):
     converted = convert(original, rank_heads(random_ranking(30, 9, seed=0), 3, 0.9), mixer)
     saved = 0
     for layer in (module for module in converted.modules() if isinstance(module, RecurFormerAttention)):
-        sizes = sizes_of(layer)
+        sizes = layer_sizes(layer)
         saved += multiply_adds(sizes, Folds(False, False)) - multiply_adds(sizes, cheapest_folds(sizes))
     counts = [4e-6 * count for count in (converted.num_parameters() - saved, original.num_parameters())]
     model = "a folded model" if mixer == "mamba" else "the folded window with a state"

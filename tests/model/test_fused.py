@@ -146,7 +146,10 @@ def train_fused(model):
     return model.eval()
 
 
-@pytest.mark.parametrize("change", [scale_in_place, load, there_and_back, train_fused])
+CHANGES = [scale_in_place, load, there_and_back, train_fused]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @torch.no_grad()
 def test_a_changed_weight_is_seen(change):
     model, ids = make(), tokens(2, 9)
@@ -343,7 +346,9 @@ def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbon
 
 
 @pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
-@pytest.mark.parametrize("change", [scale_in_place, load, there_and_back, train_fused, "other part", "hook", "padding"])
+@pytest.mark.parametrize(
+    "change", [scale_in_place, load, there_and_back, train_fused, "other part", "bias", "hook", "padding"]
+)
 @torch.no_grad()
 def test_a_changed_layer_of_windows_is_seen(change):
     model, ids = make_mixed("window", "llama_gqa_tied", "beta_one"), tokens(1, 9)
@@ -361,6 +366,8 @@ def test_a_changed_layer_of_windows_is_seen(change):
         before = read()
         if change == "other part":
             attention.o_proj = nn.Sequential(deepcopy(attention.o_proj), nn.Tanh())
+        elif change == "bias":
+            attention.o_proj.bias = nn.Parameter(torch.ones(48))
         elif change == "hook":
             attention.register_forward_hook(lambda *given: seen.append(len(given)))
         elif change != "padding":

@@ -248,7 +248,7 @@ def _check(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
         )
 
 
-def slots_for_step(slots: Sequence[Tensor], windows: Sequence[tuple[int, int, int]], batch: int) -> Array[WindowSlots]:
+def window_slots(slots: Sequence[Tensor], windows: Sequence[tuple[int, int, int]], batch: int) -> Array[WindowSlots]:
     """Return the twins of the slots of windows; the latter as of `WindowStepInputs`.
 
     Raises:
@@ -288,7 +288,7 @@ def _call_windows(
         for slots, (tokens, _, _) in zip(inputs.slots, inputs.windows, strict=True):
             if slots.shape[1] != min(length, inputs.sinks + tokens):
                 raise RuntimeError(f"C++ kernels: {slots.shape[1]} slots for {length} tokens of a window of {tokens}")
-    windows = slots_for_step(inputs.slots, inputs.windows, batch)
+    windows = window_slots(inputs.slots, inputs.windows, batch)
     given = WindowStepArguments(
         *(queries.data_ptr(), keys.data_ptr(), values.data_ptr(), turns[0][0], turns[1][0]),
         *(None if x is None else x.data_ptr() for x in (center, y, entries, seen)),

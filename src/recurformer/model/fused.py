@@ -69,7 +69,7 @@ def _matmul(left: Tensor, right: Tensor) -> Tensor:
     return (left.to(wide) @ right.to(wide)).to(left.dtype)
 
 
-def sizes_of(layer: Any) -> LayerSizes:
+def layer_sizes(layer: Any) -> LayerSizes:
     """Return the sizes of a layer (`RecurFormerAttention`) whose mixer has a readout."""
     mixer = layer.mixer
     replaced, channels = mixer.readout.weight.shape
@@ -80,7 +80,7 @@ def sizes_of(layer: Any) -> LayerSizes:
 
 def fuse(layer: Any) -> FusedWeights:
     """Fuse those weights of a layer (`RecurFormerAttention`) whose product is cheaper than its factors."""
-    mixer, sizes = layer.mixer, sizes_of(layer)
+    mixer, sizes = layer.mixer, layer_sizes(layer)
     folds, device = cheapest_folds(sizes), layer.o_proj.weight.device.type
     with torch.no_grad(), torch.autocast(device, enabled=False):
         selection = output = None

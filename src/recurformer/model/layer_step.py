@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import native
-from .cpp_step import WindowStepArguments, slots_for_step, takes, threads_of, window_groups
+from .cpp_step import WindowStepArguments, takes, threads_of, window_groups, window_slots
 from .few_rows import (
     FewRowsLinear,
     FewRowsNorm,
@@ -50,18 +50,18 @@ class Plan(NamedTuple):
 
     Attributes:
         arguments: of the kernel, which reads them only.
-        weights: the place of every tensor that they point to, the tensor, and where it lies.
+        weights: the place of every tensor that they point to or do without, the tensor or None, and where it lies.
         parts: the place of every module that they stand for, and the module.
     """
 
     arguments: LayerArguments
-    weights: list[tuple[dict[str, Any], str, Tensor, int]]
+    weights: list[tuple[dict[str, Any], str, Tensor | None, int]]
     parts: list[tuple[dict[str, Any], str, nn.Module]]
 
     def holds(self, dtype: torch.dtype) -> bool:
         """Return whether the layer still has these parts and weights."""
-        return all(owner[name] is part for owner, name, part in self.parts) and all(
-            owner[name] is tensor and tensor.data_ptr() == place and tensor.dtype is dtype
+        return all(owner.get(name) is part for owner, name, part in self.parts) and all(
+            owner.get(name) is tensor and (tensor is None or (tensor.data_ptr() == place and tensor.dtype is dtype))
             for owner, name, tensor, place in self.weights
         )
 
@@ -135,7 +135,7 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
     heads, groups, dim = attention.config.num_attention_heads, len(mixer.places), attention.head_dim
     owners = [(part._parameters, name) for kind in parts for part in kind for name in ("weight", "bias")]
     owners.append((mixer._buffers, "center"))
-    held = [(owner, name, owner[name]) for owner, name in owners if owner.get(name) is not None]
+    held = [(owner, name, owner.get(name)) for owner, name in owners]
     if not takes((), (tensor for _, _, tensor in held), x.dtype):
         return None
     half, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
@@ -166,7 +166,7 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
     modules = [module._modules for module in (layer, attention, layer.mlp)]
     return Plan(
         arguments,
-        [(owner, name, tensor, tensor.data_ptr()) for owner, name, tensor in held],
+        [(owner, name, tensor, 0 if tensor is None else tensor.data_ptr()) for owner, name, tensor in held],
         [(owner, name, part) for owner in modules for name, part in owner.items()],
     )
 
@@ -193,7 +193,7 @@ class LayerSteps:
             None where no kernel takes the token; nothing has changed then.
 
         Raises:
-            RuntimeError: the cache has no slot for the token, or the rotations are not as the kernel reads them.
+            RuntimeError: the cache has no slot for the token.
         """
         attention, cache = layer.self_attn, given.get("past_key_values")
         if cache is None or given.get("recurrent_mask") is not None or attention.training or not x.is_contiguous():
@@ -218,9 +218,9 @@ class LayerSteps:
         y, windows = torch.empty_like(x), [window.stored(mixer.head_dim, x.itemsize) for window in mixer.windows]
         pointers = (tensor.data_ptr() for tensor in (x, cos, sin, y, seen))
         token, groups = LayerToken(*pointers), window_groups(mixer.places)
-        if native.call("layer_step", plan.arguments, token, slots_for_step(slots, windows, rows), groups):
+        if native.call("layer_step", plan.arguments, token, window_slots(slots, windows, rows), groups):
             slots = mixer.more_slots(cache, seen)
-            if native.call("layer_step", plan.arguments, token, slots_for_step(slots, windows, rows), groups):
+            if native.call("layer_step", plan.arguments, token, window_slots(slots, windows, rows), groups):
                 raise RuntimeError(f"the cache has no slot for a token after {int(seen.max())} others")
         if attention.counts_tokens:
             tick = x[:, :, :1].unsqueeze(1)  # (B, 1, 1, 1)

@@ -13,7 +13,7 @@ from . import cpp_step
 from .caches import GROWTH, StateLayer
 from .layout import HeadLayout
 from .masks import Packing
-from .mixer import FusedWeights, Mixer, ReplacedHeads
+from .mixer import Mixer, ReplacedHeads
 from .mixers_state import Retention
 from .packed import FULL_BITS
 from .window import Window
@@ -280,22 +280,17 @@ class WindowStateMixer(Retention):
         super().init_weights()
         init.zeros_(self.readout.weight)
 
+    def read_out(self, features: Tensor) -> Tensor:
+        """Return the window's outputs, which come first, and the readout of everything."""
+        return features[..., : self.outputs] + self.readout(features)
+
     def whole_readout(self) -> Tensor:
-        """Return the matrix (outputs, outputs + features) from what is read out to the mixer's outputs."""
+        """Return the matrix of `read_out`, in float32 at least."""
         weight = self.readout.weight.to(torch.promote_types(self.readout.weight.dtype, torch.float32))
         return weight + torch.eye(*weight.shape, dtype=weight.dtype, device=weight.device)
 
-    def forward(
-        self,
-        values: Tensor,
-        cache: Cache | None,
-        padding_mask: Tensor | None,
-        heads: ReplacedHeads,
-        fused: FusedWeights | None = None,
-    ) -> Tensor:
-        """Attend within the window, and add the readout of the state, or with a fused output return what the readout
-        reads; see `Mixer`.
-        """
+    def mix(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
+        """Attend within the window, and advance the state; returns the window's outputs and the state's features."""
         seen = state = None
         if (packed := self.previous(cache, "recurrent")) is not None:
             size = self.head_dim, self.head_dim + 1
@@ -306,5 +301,4 @@ class WindowStateMixer(Retention):
             packed[:, :1] = seen
         elif cache is not None:
             cache.update_recurrent_state(torch.cat([seen.to(after.dtype), after.flatten(1)], 1), self.layer_index)
-        features = torch.cat([near, features], -1)
-        return near + self.readout(features) if fused is None or fused.output is None else features
+        return torch.cat([near, features], -1)

@@ -125,6 +125,7 @@ class Retention(Mixer):
     """
 
     reads_keys = True
+    readout: nn.Linear
     memories: ClassVar[tuple[float, ...]]
     """Tokens after which a state has decayed to 1/e, before anything is learnt; one for every rate."""
 
@@ -142,6 +143,33 @@ class Retention(Mixer):
         init.zeros_(self.gate.weight)
         bias = self.gate.bias.new_tensor([-math.log(math.expm1(1 / memory)) for memory in self.memories])
         init.copy_(self.gate.bias, bias.repeat(len(self.copies)))
+
+    def forward(
+        self,
+        values: Tensor,
+        cache: Cache | None,
+        padding_mask: Tensor | None,
+        heads: ReplacedHeads,
+        fused: FusedWeights | None = None,
+    ) -> Tensor:
+        """Mix and read out, or with a fused output return what the readout reads; see `Mixer`."""
+        features = self.mix(values, cache, padding_mask, heads)
+        return self.read_out(features) if fused is None or fused.output is None else features
+
+    def mix(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
+        """Return what the readout reads (B, L, features); arguments as of `Mixer`."""
+        features, state = self.retain(values, self.previous(cache, "recurrent"), padding_mask, heads)
+        if cache is not None:
+            cache.update_recurrent_state(state, self.layer_index)
+        return features
+
+    def read_out(self, features: Tensor) -> Tensor:
+        """Return the outputs (B, L, outputs) of `features`."""
+        return self.readout(features)
+
+    def whole_readout(self) -> Tensor:
+        """Return the matrix of `read_out`."""
+        return self.readout.weight
 
     def retain(
         self, values: Tensor, state: Tensor | None, padding_mask: Tensor | None, heads: ReplacedHeads
@@ -206,21 +234,3 @@ class RetentionMixer(Retention):
         """Initialise the readout by PyTorch's default."""
         super().init_weights()
         init.kaiming_uniform_(self.readout.weight, a=math.sqrt(5))
-
-    def whole_readout(self) -> Tensor:
-        """Return the matrix (outputs, features) from what is read out to the mixer's outputs."""
-        return self.readout.weight
-
-    def forward(
-        self,
-        values: Tensor,
-        cache: Cache | None,
-        padding_mask: Tensor | None,
-        heads: ReplacedHeads,
-        fused: FusedWeights | None = None,
-    ) -> Tensor:
-        """Run the recurrence and read it, or with a fused output return the features to read; see `Mixer`."""
-        features, state = self.retain(values, self.previous(cache, "recurrent"), padding_mask, heads)
-        if cache is not None:
-            cache.update_recurrent_state(state, self.layer_index)
-        return self.readout(features) if fused is None or fused.output is None else features

@@ -76,7 +76,7 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
         drawn=drawn,
         front=yaml.safe_dump(front, sort_keys=False),
         percent=f"{100 * replaced_fraction(adaptation):.0f}",
-        mixer=MIXERS.get(mixer),
+        mixer=MIXERS.get(mixer, mixer),
         tables=[
             ("Before and after", COMPARED, compared(adaptation)),
             ("Step by step", STEPS, steps(adaptation)),
