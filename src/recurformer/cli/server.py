@@ -8,16 +8,20 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Literal
 
 import fastapi
+import torch
 import uvicorn
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
 from openai.types.completion_usage import PromptTokensDetails
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
 from transformers.cli.serving.utils import GenerateManager, GenerationState
@@ -125,10 +129,20 @@ class Generation(GenerateManager):
     def __init__(self) -> None:
         super().__init__()
         self.answers: dict[str, Answer] = {}
+        self.ending = False
 
     def _begin(self, inputs: Any, gen_config: Any, request_id: str) -> dict[str, Any]:
         self.answers[request_id] = answer = Answer(gen_config.stop_strings)
-        return {**inputs, "on_known": answer.know}
+        return {**inputs, "on_known": answer.know, "stopping_criteria": StoppingCriteriaList([self._ends])}
+
+    def _ends(self, input_ids: Tensor, *scores: Any, **named: Any) -> Tensor:
+        return torch.full((len(input_ids),), self.ending, dtype=torch.bool, device=input_ids.device)
+
+    def end(self) -> None:
+        """End all answers. Python must not end while the thread computes: the process would abort."""
+        self.ending = True
+        with suppress(TimeoutError):
+            self.submit(bool).result(SECONDS_TO_END)
 
     def generate_streaming(
         self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str, response_parser: Any = None
@@ -201,7 +215,13 @@ def make_app(name: str, tokenizer: PreTrainedTokenizerBase, kept: KeptStates) ->
     state.get_manager = lambda *_, **named: generation  # type: ignore[method-assign]
     handler = Handler(OpenModel(name, tokenizer, kept), state, generation)
     described = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "recurformer"}
-    app = fastapi.FastAPI(title="recurformer", docs_url=None, redoc_url=None)
+
+    @asynccontextmanager
+    async def lifespan(app: fastapi.FastAPI) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(generation.end)
+
+    app = fastapi.FastAPI(title="recurformer", docs_url=None, redoc_url=None, lifespan=lifespan)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(asked: Asked) -> Any:
