@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import recurformer
-from recurformer.model import few_rows, native
+from recurformer.model import cpp_step, few_rows, native
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.convert import convert
 from recurformer.model.fused import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
@@ -302,7 +302,6 @@ WINDOWS_ALONE = [
     for mixer in ("window", BY_GROUP, PACKED)
     for backbone, heads in [
         ("llama_gqa_tied", "beta_one"),
-        ("qwen2_gqa", "attention_free_first"),
         ("qwen3", "beta_one"),
     ]
 ]
@@ -317,7 +316,6 @@ def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbon
     call, called = native.call, Counter()
     monkeypatch.setattr(native, "call", lambda name, *given: called.update([name]) or call(name, *given))
     model, ids = make_mixed(mixer, backbone, heads).to(dtype), tokens(2, 40)
-    whole = sum(len(layer) == 6 for layer in HEADS[heads])
 
     def read(inputs):
         cache = DynamicCache(config=model.config)
@@ -331,8 +329,7 @@ def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbon
 
     with recurformer.folded(model):
         result, cache = read(ids)
-        grown = called["layer_step"] - 37 * whole  # calls that found no slot
-        assert 0 <= grown <= 2 * whole
+        assert 0 <= called["layer_step"] - 37 * LAYERS <= 2 * LAYERS  # the latter found no slot
         for layer in model.model.layers:
             layer.self_attn.steps = None
         before = called["layer_step"]
@@ -343,6 +340,73 @@ def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbon
         for kind in ("conv_states", "recurrent_states"):
             assert all(torch.equal(x, getattr(other, kind)[index]) for index, x in getattr(layer, kind, {}).items())
     assert cache.get_seq_length() == 40
+
+
+# of the layers of an original, or of a converted model: those in one call, and the windows' calls of the others
+KEEPING_ALL = [
+    *(("original", name, "", 3, 0) for name in ("llama_mha", "llama_gqa_tied", "qwen2_gqa", "mistral_gqa", "qwen3")),
+    ("original", "smollm3", "", 2, 0),  # one layer without positions
+    ("original", "gemma", "", 3, 0),
+    ("original", "gemma3_text", "", 0, 0),  # other parts
+    *((mixer, "qwen2_gqa", "attention_free_first", 3, 0) for mixer in ("window", PACKED)),
+    *((mixer, "qwen2_gqa", "ragged", 0, 6) for mixer in ("window", PACKED)),  # both kinds of heads read a KV head
+    ("mamba", "qwen2_gqa", "attention_free_first", 1, 1),
+    ("mamba", "qwen2_gqa", "ragged", 0, 3),
+    ("mamba", "smollm3", "mixed", 1, 1),
+    ("retention", "gemma3_text", "mixed", 0, 0),  # another scaling
+]
+
+
+def read_and_turn(model, crops):
+    """Logits of tokens: more than there is room for at first, then some at once, after a cut, and of several rows."""
+    ids, cache, logits = tokens(1, 52), DynamicCache(config=model.config), []
+
+    def read(*pieces, rows=1):
+        for start, stop in pieces:
+            given = ids[:, start:stop].expand(rows, -1)
+            logits.append(model(given, past_key_values=cache).logits.double().flatten(0, 1))
+
+    read((0, 3), *((step, step + 1) for step in range(3, 40)), (40, 44), (44, 45))
+    if crops:
+        cache.crop(-2)
+    read((46, 47), (47, 48))
+    cache.batch_repeat_interleave(2)
+    read((48, 49), (49, 50), rows=2)
+    return torch.cat(logits), cache
+
+
+@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@pytest.mark.parametrize(("mixer", "backbone", "heads", "layers", "parts"), KEEPING_ALL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_heads_that_keep_all_tokens_step_by_the_kernel(mixer, backbone, heads, layers, parts, dtype, monkeypatch):
+    call, called = native.call, Counter()
+    model = (make_backbone(backbone) if mixer == "original" else make_mixed(mixer, backbone, heads)).to(dtype)
+    crops = mixer == "original" and backbone != "gemma3_text"
+    (exact, _), (unfolded, _) = (read_and_turn(twin, crops) for twin in (deepcopy(model).double(), model))
+    monkeypatch.setattr(native, "call", lambda name, *given: called.update([name]) or call(name, *given))
+    with recurformer.folded(model):
+        result, cache = read_and_turn(model, crops)
+    grown = called["layer_step"] + called["window_step"] - 42 * (layers + parts)  # calls that found no slot
+    assert called["layer_step"] >= 42 * layers and called["window_step"] >= 42 * parts and 0 <= grown <= 6
+    far, before = difference(result, exact), difference(unfolded, exact)
+    assert far < (1e-5 if dtype == torch.float32 else 2 * before)
+    following = model(tokens(2, 1), past_key_values=deepcopy(cache)).logits  # unfolded, with the same cache
+    assert difference(following, model(tokens(2, 1), past_key_values=cache).logits) == 0
+    assert cache.get_seq_length() == (48 if crops else 50)
+
+
+@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@pytest.mark.parametrize("mixer", ["original", "window", "mamba"])
+@torch.no_grad()
+def test_a_key_in_a_wrong_place_would_show(mixer, monkeypatch):
+    heads = "attention_free_first"
+    model = make_backbone("qwen2_gqa") if mixer == "original" else make_mixed(mixer, "qwen2_gqa", heads)
+    with recurformer.folded(model):
+        right, _ = read_and_turn(model, crops=False)
+        monkeypatch.setattr(cpp_step, "ENDLESS", 20)
+        wrong, _ = read_and_turn(model, crops=False)
+    assert difference(wrong[:20], right[:20]) == 0 and difference(wrong, right) > 1e-2
 
 
 @pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")

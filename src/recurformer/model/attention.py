@@ -10,6 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .few_rows import product, project
+from .layer_step import kept_layer, kept_step
 from .layout import has_bias, head_layout, rotate, rotates
 from .mixer import FusedWeights, ReplacedHeads, repeat_heads
 from .mixers import MIXERS
@@ -167,10 +168,15 @@ class RecurFormerAttention(nn.Module):
                 cache.update(tick, tick, self.layer_idx)
             return None, None
         shape, (query, key) = values.shape[:2], projected
-        query = query[:, :, : len(self.layout.retained)].transpose(1, 2)  # (B, H, L, head_dim)
-        key = key[:, :, : self.layout.attended_kv_heads].transpose(1, 2)  # (B, KV heads, L, head_dim)
+        query = query[:, :, : len(self.layout.retained)]
+        key, value = (x[:, :, : self.layout.attended_kv_heads] for x in (key, values))
+        if self.steps is not None and shape[1] == 1 and cache is not None:
+            kept = kept_layer(self, cache, attention_mask)
+            output = None if kept is None else kept_step(self, kept, (query, key, value), positions)
+            if output is not None:
+                return output, None
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))  # (B, heads or KV heads, L, head_dim)
         query, key = rotate(query, key, positions)
-        value = values[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)  # (B, KV heads, tokens so far, head_dim)
         output, weights = self._attend(query, key, value, attention_mask, **kwargs)  # (B, L, H, head_dim)

@@ -65,31 +65,59 @@ class Kept:
 class Roomy:
     """Keys and values with room for tokens to come, so that a step writes one row of each instead of copying all."""
 
+    room: dict[str, Tensor]
+
     def __init__(self, *arguments: Any, **settings: Any):
         super().__init__(*arguments, **settings)
-        self.room: dict[str, Tensor] = {}
+        self.room = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """As the library's."""
-        layer: Any = self
-        fits = layer.is_initialized and key_states.shape[-2] == 1 and layer.keys.dtype == key_states.dtype
-        if not fits or not layer.keys.numel() or torch.is_grad_enabled() or is_tracing(key_states):
+        quick = key_states.shape[-2] == 1 and not torch.is_grad_enabled() and not is_tracing(key_states)
+        rooms = self.rooms(key_states) if quick else None
+        if rooms is None:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
-        layer.keys, layer.values = (
-            self._followed(name, getattr(layer, name), row)
-            for name, row in (("keys", key_states), ("values", value_states))
-        )
+        layer: Any = self
+        for room, row in zip(rooms, (key_states, value_states), strict=True):
+            room[:, :, self.tokens : self.tokens + 1] = row
+        self.lengthen()
         return layer.keys, layer.values
 
-    def _followed(self, name: str, held: Tensor, row: Tensor) -> Tensor:
-        """Return keys or values (B, KV heads, tokens, head_dim) with one more row, within the room of that name."""
+    def rooms(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the rooms of keys and values (B, KV heads, tokens and more, head_dim): the next token has a row there.
+
+        Args:
+            like: a token's keys, or another tensor of as many rows in their type.
+
+        Returns:
+            None where there are no keys yet, or other ones.
+        """
+        layer: Any = self
+        if not layer.is_initialized or not layer.keys.numel():
+            return None
+        fits = layer.keys.dtype == like.dtype and len(layer.keys) == len(like)
+        return (self._room("keys", layer.keys), self._room("values", layer.values)) if fits else None
+
+    def _room(self, name: str, held: Tensor) -> Tensor:
+        """Return the room of keys or values (B, KV heads, tokens, head_dim), a new one where they fill theirs."""
         tokens, room = held.shape[2], self.room.get(name, held)
         ours = room.data_ptr() == held.data_ptr() and room.shape[:2] == held.shape[:2]
         if not ours or room.shape[2] <= tokens or (room.is_inference() and not torch.is_inference_mode_enabled()):
             self.room[name] = room = held.new_empty(*held.shape[:2], tokens + GROWTH, held.shape[3])
             room[:, :, :tokens] = held
-        room[:, :, tokens : tokens + 1] = row
-        return room[:, :, : tokens + 1]
+        return room
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens whose keys it holds."""
+        layer: Any = self
+        return int(layer.keys.shape[2])
+
+    def lengthen(self) -> None:
+        """Take in the row that was written behind the keys and values in their rooms."""
+        layer: Any = self
+        end = self.tokens + 1
+        layer.keys, layer.values = self.room["keys"][:, :, :end], self.room["values"][:, :, :end]
 
     def reset(self) -> None:
         """As the library's."""
@@ -97,7 +125,11 @@ class Roomy:
         self.room = {}
 
 
-class AttentionLayer(Kept, Roomy, DynamicLayer):
+class RoomyLayer(Roomy, DynamicLayer):
+    """Keys and values of an original."""
+
+
+class AttentionLayer(Kept, RoomyLayer):
     """Keys and values alone."""
 
 
@@ -176,6 +208,16 @@ OURS: dict[type, type] = {
     LinearAttentionAndStaticFullAttentionLayer: StaticHybridLayer,
 }
 """By the library's class."""
+
+
+def with_room(cache: Cache, index: int) -> Roomy | None:
+    """Return a cache's layer with room for tokens to come: ours, or what takes the place of a plain one. Else None."""
+    layer = cache.layers[index] if index < len(cache.layers) else None
+    if type(layer) is DynamicLayer:
+        roomy = RoomyLayer()
+        vars(roomy).update(vars(layer))
+        cache.layers[index] = layer = roomy
+    return layer if isinstance(layer, Roomy) else None
 
 
 def kind(layer: Any) -> str:

@@ -111,6 +111,7 @@ class WindowStepInputs(NamedTuple):
     the keys where it is there. `seen` (B, 1), the number of tokens before a step, is updated; None at the beginning. So
     are the `slots` of each window (B, held, its KV heads, width), which has some for the new tokens. `windows` names of
     each the tokens of its ring, its bits and its width in bytes; `groups` of each KV head the members of `WindowGroup`.
+    `whole`, keys and values (B, KV heads, tokens and more, D) of which none is dropped, comes before the windows.
     """
 
     queries: Tensor
@@ -124,12 +125,20 @@ class WindowStepInputs(NamedTuple):
     slots: Sequence[Tensor] = ()
     windows: Sequence[tuple[int, int, int]] = ()
     sinks: int = 0
+    whole: tuple[Tensor, Tensor] | None = None
+
+
+ENDLESS = 2**62
+"""Tokens of a ring that never wraps."""
 
 
 class WindowSlots(Structure):
     """The ctypes twin of a window's slots."""
 
-    _fields_ = [("slots", c_void_p), *((name, c_int64) for name in ("held", "tokens", "groups", "bits"))]
+    _fields_ = [
+        *((name, c_void_p) for name in ("keys", "values")),
+        *((name, c_int64) for name in ("row", "slot", "group", "held", "tokens", "bits")),
+    ]
 
 
 class WindowGroup(Structure):
@@ -149,7 +158,7 @@ class WindowStepArguments(Structure):
         *((name, c_void_p) for name in ("queries", "keys", "values", "cos", "sin", "center", "y", "entries", "seen")),
         *((f"{name}_stride", c_int64) for name in ("queries", "keys", "values", "cos", "sin")),
         *((f"{name}_step", c_int64) for name in ("queries", "keys", "values")),
-        *((name, c_int64) for name in ("batch", "length", "heads", "groups", "dim", "turned", "sinks")),
+        *((name, c_int64) for name in ("batch", "length", "heads", "groups", "dim", "turned", "sinks", "centered")),
         *((name, c_int32) for name in ("threads", "half")),
     ]
 
@@ -248,19 +257,32 @@ def _check(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
         )
 
 
-def window_slots(slots: Sequence[Tensor], windows: Sequence[tuple[int, int, int]], batch: int) -> Array[WindowSlots]:
-    """Return the twins of the slots of windows; the latter as of `WindowStepInputs`.
+def window_slots(
+    slots: Sequence[Tensor],
+    windows: Sequence[tuple[int, int, int]],
+    batch: int,
+    whole: tuple[Tensor, Tensor] | None = None,
+) -> Array[WindowSlots]:
+    """Return the twins of the slots of windows; the arguments as of `WindowStepInputs`.
 
     Raises:
         RuntimeError: slots are not as the kernel reads them.
     """
-    twins = (WindowSlots * len(slots))()
-    for index, (held, (tokens, bits, width)) in enumerate(zip(slots, windows, strict=True)):
+    twins = []
+    if whole is not None:
+        keys, values = whole
+        size = keys.itemsize
+        if values.shape != keys.shape or len(keys) != batch or not (keys.is_contiguous() and values.is_contiguous()):
+            raise RuntimeError(f"C++ kernels: keys {tuple(keys.shape)}, values {tuple(values.shape)}, {batch} rows")
+        strides = (size * keys.stride(axis) for axis in (0, 2, 1))
+        twins.append(WindowSlots(keys.data_ptr(), values.data_ptr(), *strides, keys.shape[2], ENDLESS, 8 * size))
+    for held, (tokens, bits, width) in zip(slots, windows, strict=True):
         rows, places, count, numbers = held.shape
         if (rows, numbers * held.itemsize) != (batch, width) or not held.is_contiguous():
             raise RuntimeError(f"C++ kernels: slots {tuple(held.shape)} of {held.dtype}, not {width} bytes each")
-        twins[index] = WindowSlots(held.data_ptr(), places, tokens, count, bits)
-    return twins
+        slot, start = count * width, held.data_ptr()
+        twins.append(WindowSlots(start, start + width // 2, places * slot, slot, width, places, tokens, bits))
+    return (WindowSlots * len(twins))(*twins)
 
 
 def _call_windows(
@@ -288,13 +310,13 @@ def _call_windows(
         for slots, (tokens, _, _) in zip(inputs.slots, inputs.windows, strict=True):
             if slots.shape[1] != min(length, inputs.sinks + tokens):
                 raise RuntimeError(f"C++ kernels: {slots.shape[1]} slots for {length} tokens of a window of {tokens}")
-    windows = window_slots(inputs.slots, inputs.windows, batch)
+    windows = window_slots(inputs.slots, inputs.windows, batch, inputs.whole)
     given = WindowStepArguments(
         *(queries.data_ptr(), keys.data_ptr(), values.data_ptr(), turns[0][0], turns[1][0]),
         *(None if x is None else x.data_ptr() for x in (center, y, entries, seen)),
         *(queries.stride(0), keys.stride(0), values.stride(0), turns[0][1], turns[1][1]),
         *(queries.stride(1), keys.stride(1), values.stride(1)),
-        *(batch, length, heads, groups, dim, turned, inputs.sinks),
+        *(batch, length, heads, groups, dim, turned, inputs.sinks, 0),
         *(torch.get_num_threads(), queries.dtype == torch.bfloat16),
     )
     return native.call(function, given, windows if state is None else state, window_groups(inputs.groups))

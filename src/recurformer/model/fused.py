@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention import RecurFormerAttention
-from .few_rows import FewRowsLinear, swap
+from .few_rows import FewRowsDecoderLayer, FewRowsLinear, swap
 from .layer_step import LayerSteps
 from .layout import refuse_adapter
 from .mamba import CausalConv, FusedMamba, MambaBlock
@@ -163,12 +163,14 @@ def folded(model: nn.Module) -> Iterator[None]:
     """Inside, forward passes without gradients are quicker, with the same result but for rounding.
 
     On a processor, one token of few sequences goes through our C++ kernels in every linear layer, norm and gated
-    feed-forward part of float32 or bfloat16 (`few_rows.py`): they read memory faster than torch's product. Mamba blocks
-    and mixers with a readout compute with fused weights. These are made at the first such pass and again whenever a
-    factor has changed; they cost memory of about the output projections' size until the end. The model's parameters and
-    saved checkpoints stay as they are. Training passes and compiled code use the parameters. Changes through
-    `parameter.data` are not seen, and forward hooks on the parts of a decoder layer may not be called. Of several on
-    one model the last entered must be the first left.
+    feed-forward part of float32 or bfloat16 (`few_rows.py`): they read memory faster than torch's product. So does the
+    attention to all cached tokens, unless some are padding, and a layer that only attends is one call
+    (`layer_step.py`); a `DynamicCache` then has room for tokens to come. Mamba blocks and mixers with a readout compute
+    with fused weights. These are made at the first such pass and again whenever a factor has changed; they cost memory
+    of about the output projections' size until the end. The model's parameters and saved checkpoints stay as they are.
+    Training passes and compiled code use the parameters. Changes through `parameter.data` are not seen, and forward
+    hooks on the parts of a decoder layer may not be called. Of several on one model the last entered must be the first
+    left.
 
     Args:
         model: a converted model or an original; only Mamba blocks and mixers with a readout have weights to fuse.
@@ -184,7 +186,8 @@ def folded(model: nn.Module) -> Iterator[None]:
     swap_back = swap(model)
     for layer in layers:
         layer.folding = Folding()
-    stepping = [layer for layer in hybrid if layer.steps is None]
+    of_decoders = [module.self_attn for module in model.modules() if isinstance(module, FewRowsDecoderLayer)]
+    stepping = [layer for layer in {*hybrid, *of_decoders} if getattr(layer, "steps", None) is None]
     for layer in stepping:
         layer.steps = LayerSteps()
     try:

@@ -32,8 +32,10 @@ struct GatedArguments {
 };
 
 struct WindowSlots {
-  uint8_t* slots;                      // (batch, held, KV heads of this window, bytes of a key and a value)
-  int64_t held, tokens, groups, bits;  // tokens: of the ring, without sinks
+  uint8_t *keys, *values;   // of the first slot: rows of numbers or packed ones
+  int64_t row, slot, group; // bytes from one of the batch's rows, from one slot, from one KV head to the next
+  int64_t held, tokens, bits;  // tokens: of the ring, without sinks
+  int64_t at(int64_t b, int64_t s, int64_t g) const { return b * row + s * slot + g * group; }
 };
 
 struct WindowGroup {
@@ -43,13 +45,13 @@ struct WindowGroup {
 
 struct WindowStepArguments {
   const void *queries, *keys, *values;  // (batch, length, heads, dim), (batch, length, KV heads, dim) twice; not rotated
-  const void *cos, *sin, *center;       // (batch, length, turned) twice or null, (KV heads, dim) or null
+  const void *cos, *sin, *center;       // (batch, length, turned) twice or null, (KV heads with one, dim) or null
   void* y;        // of a step: outputs (batch, heads, dim); of a beginning: rotated queries (batch, length, heads, dim)
   void* entries;  // of a beginning: keys and values as they are kept (batch, length, KV heads, 2 dim)
   int64_t* seen;  // of a step: tokens before it, (batch); one more afterwards
   int64_t queries_stride, keys_stride, values_stride, cos_stride, sin_stride;  // of a batch's rows
   int64_t queries_step, keys_step, values_step;                                // of tokens
-  int64_t batch, length, heads, groups, dim, turned, sinks;
+  int64_t batch, length, heads, groups, dim, turned, sinks, centered;  // centered: the first KV head with a center
   int32_t threads, half;  // half: all numbers are bfloat16, and so are unpacked slots
 };
 

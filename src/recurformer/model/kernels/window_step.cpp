@@ -121,8 +121,8 @@ template <int BITS, int DIM>
 static void attend(const WindowSlots& window, const WindowGroup& group, const Task& task, const float* queries,
                    int64_t any_dim, Part part, float* memory) {
   const int64_t dim = DIM ? DIM : any_dim, count = group.queries, length = task.last - task.first;
-  const int64_t bytes = row_bytes(BITS, dim), stride = 2 * bytes * window.groups;
-  const uint8_t* rows = window.slots + (task.row * window.held + task.first) * stride + group.place * 2 * bytes;
+  const int64_t first = window.at(task.row, task.first, group.place), stride = window.slot;
+  const uint8_t *keys = window.keys + first, *values_at = window.values + first;
   const float offset = BITS >= HALF ? 0.f : 0.5f - (float)(1 << (BITS - 1) % SINGLE);
   float *entry = memory, *scores = memory + dim;
   for (int64_t q = 0; q < count; ++q) {  // the offset's share of each product
@@ -130,7 +130,7 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
     for (int64_t i = 0; i < dim; ++i) part.sum[q] += offset * queries[q * dim + i];
   }
   for (int64_t s = 0; s < length; ++s) {
-    const float scale = numbers_of<BITS>(rows + s * stride, dim, entry);
+    const float scale = numbers_of<BITS>(keys + s * stride, dim, entry);
     for (int64_t q = 0; q < count; ++q) {
       const float* query = queries + q * dim;
       float score = part.sum[q];
@@ -152,7 +152,7 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   }
   std::fill(part.values, part.values + count * dim, 0.f);
   for (int64_t s = 0; s < length; ++s) {
-    const float scale = numbers_of<BITS>(rows + s * stride + bytes, dim, entry);
+    const float scale = numbers_of<BITS>(values_at + s * stride, dim, entry);
     for (int64_t q = 0; q < count; ++q) {
       const float weight = scores[q * PIECE + s] * scale;
       float* values = part.values + q * dim;
@@ -192,8 +192,8 @@ struct Token {
     turn(key, (const T*)a.keys + b * a.keys_stride + t * a.keys_step + g * a.dim);
     const T *center = (const T*)a.center, *given = (const T*)a.values + b * a.values_stride + t * a.values_step;
     for (int64_t i = 0; i < a.dim; ++i) value[i] = wide(given[g * a.dim + i]);
-    if (center)
-      for (int64_t i = 0; i < a.dim; ++i) key[i] -= wide(center[g * a.dim + i]);
+    if (center && g >= a.centered)
+      for (int64_t i = 0; i < a.dim; ++i) key[i] -= wide(center[(g - a.centered) * a.dim + i]);
     if (packs) {
       hadamard(key, a.dim);
       hadamard(value, a.dim);
@@ -232,8 +232,9 @@ static void begin(const WindowStepArguments& a, const WindowSlots* windows, cons
         pack(rows.data(), key, window.bits, dim);
         pack(rows.data() + bytes, value, window.bits, dim);
         if (place < a.sinks || place >= a.length - window.tokens) {
-          const int64_t slot = token.b * window.held + slot_of(place, a.sinks, window.tokens);
-          std::copy_n(rows.data(), 2 * bytes, window.slots + (slot * window.groups + group.place) * 2 * bytes);
+          const int64_t at = window.at(token.b, slot_of(place, a.sinks, window.tokens), group.place);
+          std::copy_n(rows.data(), bytes, window.keys + at);
+          std::copy_n(rows.data() + bytes, bytes, window.values + at);
         }
         unpack(key, rows.data(), window.bits, dim);
         unpack(value, rows.data() + bytes, window.bits, dim);
@@ -268,10 +269,9 @@ static int step(const WindowStepArguments& a, const WindowSlots* windows, const 
       const Token<T> token{a, b, 0};
       float *key = entry.data(), *value = key + dim;
       token.entry(key, value, g, packs);
-      const int64_t bytes = row_bytes(window.bits, dim);
-      uint8_t* row = window.slots + (((b * window.held + slot) * window.groups) + group.place) * 2 * bytes;
-      pack(row, key, window.bits, dim);
-      pack(row + bytes, value, window.bits, dim);
+      const int64_t at = window.at(b, slot, group.place);
+      pack(window.keys + at, key, window.bits, dim);
+      pack(window.values + at, value, window.bits, dim);
       for (int64_t h = group.first_query; h < group.first_query + group.queries; ++h) {
         float* query = queries.data() + (b * a.heads + h) * dim;
         token.query(query, h);
