@@ -185,3 +185,12 @@ def test_gaps_between_numbers_are_refused(operator):
     for name, x in given(operator).items():
         with pytest.raises(RuntimeError, match=rf"^C\+\+ kernels: {name} has gaps"):
             OPERATORS[operator][0](**given(operator) | {name: torch.stack([x, x], -1)[..., 0]})
+
+
+def test_large_pages_keep_what_they_hold(tmp_path):
+    torch.save(torch.arange(2**20), tmp_path / "mapped.pt")
+    mapped = torch.load(tmp_path / "mapped.pt", mmap=True)
+    tensors = [torch.arange(3 * 2**20), torch.ones(3), torch.empty(0), mapped]
+    before = [x.clone() for x in tensors]
+    native.use_large_pages(tensors)
+    assert all(torch.equal(x, same) for x, same in zip(tensors, before, strict=True))

@@ -24,6 +24,7 @@ from .layer_step import LayerSteps
 from .layout import refuse_adapter
 from .mamba import CausalConv, FusedMamba, MambaBlock
 from .mixer import FusedWeights, Mixer
+from .native import use_large_pages
 
 
 class LayerSizes(NamedTuple):
@@ -183,6 +184,7 @@ def folded(model: nn.Module) -> Iterator[None]:
     layers = [layer for layer in hybrid if hasattr(layer.mixer, "readout") and layer.folding is None]
     for layer in layers:
         _check(layer)
+    use_large_pages(parameter for parameter in model.parameters() if type(parameter) is nn.Parameter)
     swap_back = swap(model)
     for layer in layers:
         layer.folding = Folding()

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
@@ -43,6 +43,7 @@ COMPILERS = ("g++", "c++", "clang++")
 TYPES = {"int64": torch.int64, "bfloat16": torch.bfloat16}
 LONGEST_COMPILATION = 300  # seconds
 TILE_STEPS = 32  # time steps of a tile, and between two states that the scan keeps for its backward pass
+PAGE, GAP, COLLAPSE = 2**21, 2**16, 25  # bytes of a large page, bytes between neighbours, Linux's MADV_COLLAPSE
 
 
 @dataclass(frozen=True)
@@ -222,3 +223,23 @@ def call(function: str, *arguments: ctypes.Structure | ctypes.Array | int) -> in
         ctypes.byref(x) if isinstance(x, ctypes.Structure | ctypes.Array) else ctypes.c_void_p(x) for x in arguments
     )
     return getattr(functions, function)(*passed)
+
+
+def use_large_pages(tensors: Iterable[Tensor]) -> None:
+    """Ask the system to put tensors into large pages: long weights are then read faster, as fewer addresses are sought.
+
+    Weights in a mapped file, and other systems than Linux from 6.1 on, stay as they are.
+    """
+    madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+    if madvise is None:
+        return
+    spans: list[list[int]] = []
+    for start, end in sorted({(x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.is_cpu}):
+        if spans and start - spans[-1][1] < GAP:
+            spans[-1][1] = max(end, spans[-1][1])
+        else:
+            spans.append([start, end])
+    for start, end in spans:
+        first, last = -(-start // PAGE) * PAGE, end // PAGE * PAGE
+        if first < last:
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), COLLAPSE)

@@ -59,5 +59,7 @@ extern "C" {
 int products(const ProductsArguments* a, const Product* all);
 int rms_norm(const NormArguments* a);
 int gated_products(const GatedArguments* a);
+// Whether a token of a step has no slot; a step then does nothing and returns 1.
+int window_full(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups);
 int window_step(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups);
 }

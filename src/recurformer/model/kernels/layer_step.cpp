@@ -19,7 +19,7 @@ struct LayerToken {
 };
 
 extern "C" {
-// Returns 1 if a token has no slot.
+// Returns 1 if a token has no slot, and has done nothing then.
 int layer_step(const LayerArguments* given, const LayerToken* token, const WindowSlots* windows,
                const WindowGroup* groups) {
   LayerArguments a = *given;  // several threads may hand in the same one
@@ -46,6 +46,7 @@ int layer_step(const LayerArguments* given, const LayerToken* token, const Windo
   a.mixing.x = a.attention.y = take(heads);
   a.feed.x = a.output.y = take(hidden);
   a.feed.y = token->y;
+  if (window_full(&a.attention, windows, groups)) return 1;
   rms_norm(&a.norm);
   products(&a.projecting, a.projections);
   for (int i = 0; i < 2; ++i)
@@ -53,7 +54,7 @@ int layer_step(const LayerArguments* given, const LayerToken* token, const Windo
       a.head_norms[i].x = a.head_norms[i].y = a.projections[i].y;
       rms_norm(&a.head_norms[i]);
     }
-  if (window_step(&a.attention, windows, groups)) return 1;
+  window_step(&a.attention, windows, groups);
   products(&a.mixing, &a.output);
   return gated_products(&a.feed);
 }

@@ -250,9 +250,8 @@ static void begin(const WindowStepArguments& a, const WindowSlots* windows, cons
   });
 }
 
-// Returns 1 if a token has no slot.
 template <class T>
-static int step(const WindowStepArguments& a, const WindowSlots* windows, const WindowGroup* groups) {
+static void step(const WindowStepArguments& a, const WindowSlots* windows, const WindowGroup* groups) {
   const int64_t dim = a.dim;
   const float scale = (float)std::pow((double)dim, -0.5) * LOG2_E;  // weights are powers of two
   std::vector<float> queries(a.batch * a.heads * dim), entry(2 * dim);
@@ -265,7 +264,6 @@ static int step(const WindowStepArguments& a, const WindowSlots* windows, const 
       const bool packs = window.bits < HALF;
       const int64_t place = a.seen[b];
       const int64_t slot = slot_of(place, a.sinks, window.tokens);
-      if (slot >= window.held) return 1;
       const Token<T> token{a, b, 0};
       float *key = entry.data(), *value = key + dim;
       token.entry(key, value, g, packs);
@@ -330,7 +328,6 @@ static int step(const WindowStepArguments& a, const WindowSlots* windows, const 
     t = end;
   }
   for (int64_t b = 0; b < a.batch; ++b) a.seen[b] += 1;
-  return 0;
 }
 
 struct RetentionArguments {
@@ -400,8 +397,19 @@ int hadamard_rows(const HadamardArguments* a) {
   return 0;
 }
 
+int window_full(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups) {
+  for (int64_t b = 0; b < a->batch; ++b)
+    for (int64_t g = 0; g < a->groups; ++g) {
+      const WindowSlots& window = windows[groups[g].window];
+      if (slot_of(a->seen[b], a->sinks, window.tokens) >= window.held) return 1;
+    }
+  return 0;
+}
+
 int window_step(const WindowStepArguments* a, const WindowSlots* windows, const WindowGroup* groups) {
-  return a->half ? step<uint16_t>(*a, windows, groups) : step<float>(*a, windows, groups);
+  if (window_full(a, windows, groups)) return 1;
+  a->half ? step<uint16_t>(*a, windows, groups) : step<float>(*a, windows, groups);
+  return 0;
 }
 
 int retain_step(const WindowStepArguments* a, const RetentionArguments* r, const WindowGroup* groups) {
