@@ -59,7 +59,7 @@ def _load(options: Options) -> PreTrainedModel:
 
 @cache
 def _backbone(options: Options) -> PreTrainedModel:
-    return copy.deepcopy(_load(options))  # in memory of its own, as the weights of a conversion are, not in a mapped file
+    return copy.deepcopy(_load(options))  # not in a mapped file, as no conversion is
 
 
 @cache

@@ -106,8 +106,8 @@ def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatc
 
 def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, capsys):
     out = traced(capsys, CELL)
-    assert study["profile"] in out and out.startswith(f"claim {CELL}\n  ours     1\n  verdict  reproduced\n")
-    assert "\n  ledger   results/claims.json\n" in out.split("\n\n")[0] + "\n"
+    assert study["profile"] in out and out.startswith(f"claim {CELL}\n  ours      1\n  verdict   reproduced\n")
+    assert "\n  ledger    results/claims.json\n" in out.split("\n\n")[0] + "\n"
     out = traced(capsys, study["cache"][:8])
     assert "figures/figure4.svg" in out.split("used by")[1]
     assert f"claim {CELL}: reproduced in results/claims.json" in out.split("used by")[1]

@@ -241,6 +241,7 @@ def test_the_state_of_another_run_stays(adapted, world, monkeypatch, capsys):
     assert state.is_file()
     monkeypatch.setattr(f"{ADAPT}.profile_heads", lambda *_: pytest.fail("profiled again"))
     assert main(spelled(adapted, "out", "backbone")) == 0
+    assert "takes up what an earlier run has finished" in capsys.readouterr().err
     assert weights(world) == weights(adapted)
     assert not Path("out.checkpoints").exists()
 

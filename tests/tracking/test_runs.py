@@ -107,7 +107,7 @@ def test_a_difference_shows_what_differs_alone(two, capsys):
     assert main(["runs", "diff", "a", "results/a/again.run.json"]) == 0
     *_, first, last = capsys.readouterr().out.splitlines()
     assert (
-        first.startswith("name ") and last == f"{(n := len(record['metrics']))} of the {n} metrics that both have agree"
+        first.startswith("name ") and last == f"{(n := len(record['metrics']))} of the {n} metrics that both have are equal, to the last digit"
     )
     record = Path("results/b/run.json")
     changed = json.loads(record.read_text())

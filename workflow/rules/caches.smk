@@ -69,7 +69,7 @@ use rule stage as speed with:
         record="<results>/device/{backbone}/bench.run.json",
     log:
         "<logs>/device/{backbone}/speed.log",
-    threads: 4
+    threads: 2
     params:
         **stage("speed", settings="device_measurements.speed"),
 

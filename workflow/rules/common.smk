@@ -112,6 +112,8 @@ NEEDS = {
     "mem_mb": needs("mem_mb", grows=True),
     "runtime": needs("runtime"),
     "gpu": needs("gpu"),
+    # SLURM would spread the GPUs of a job over several nodes, and its processes are all on one
+    "nodes": 1,
 }
 
 

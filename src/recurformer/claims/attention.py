@@ -29,10 +29,12 @@ def _windows(rows: pd.DataFrame, kind: str) -> int:
 
 
 def _model_rows(
-    evidence: Evidence, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS)
+    evidence: Evidence, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS), others: bool = True
 ) -> tuple[list[tuple[str, pd.DataFrame]], dict[str, Any]]:
-    """Rows by model, and for a finding: the fewest windows among them, and the rows."""
+    """Rows by model, and for a finding: the fewest windows among them, and the rows; `others` as of `of_each_model`."""
     by_model = [(model, evidence.rows(kind, model=model)) for model in evidence.models(kind, named)]
+    if not others and {model for model, _ in by_model} != set(named):
+        raise Missing(f"the sentence is about {' and '.join(map(label, named))}")
     windows = min(_windows(rows, kind) for _, rows in by_model)
     return by_model, {"samples": windows, "rows": {kind: labels(rows for _, rows in by_model)}}
 
@@ -48,9 +50,7 @@ def of_each_model(kind: str) -> Callable[[Callable[..., tuple[bool, str]]], Call
         def judge(
             evidence: Evidence, models: Sequence[str] = tuple(BACKBONE_LABELS), others: bool = True, **parameters: Any
         ) -> Finding:
-            by_model, about = _model_rows(evidence, kind, models)
-            if not others and {model for model, _ in by_model} != set(models):
-                raise Missing(f"the sentence is about {' and '.join(map(label, models))}")
+            by_model, about = _model_rows(evidence, kind, models, others)
             judged = [of_model(label(model), rows, **parameters) for model, rows in by_model]
             return Finding(all(holds for holds, _ in judged), "; ".join(text for _, text in judged), **about)
 

@@ -83,6 +83,8 @@ def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
     with alone_in(folder):
         if not args.checkpoints and not checkpoints.exists() and any(path.is_dir() for path in folder.glob("*")):
             print(f"{folder}: keeps a run by other settings or other code; this one starts anew", file=sys.stderr)
+        if checkpoints.exists():
+            print(f"{checkpoints}: takes up what an earlier run has finished", file=sys.stderr, flush=True)
         try:
             yield checkpoints
             shutil.rmtree(checkpoints, ignore_errors=True)

@@ -137,9 +137,10 @@ def _verdict_on(target: str, ledgers: Sequence[str]) -> str:
     if not claims:
         return ""
     claim = min(claims, key=lambda one: one["evidence"] is None)
-    about = {"printed": "paper"} | {name: name for name in ("ours", "verdict", "reason", "ledger")}
+    names = ("ours", "test", "tolerance", "verdict", "reason", "ledger")
+    about = {"printed": "paper"} | {name: name for name in names}
     texts = {name: claim.get(key) for name, key in about.items()} | {"judge": _judge_of(target)}
-    return "\n".join([f"claim {target}", *(f"  {name:<8} {text}" for name, text in texts.items() if text), ""])
+    return "\n".join([f"claim {target}", *(f"  {name:<9} {text}" for name, text in texts.items() if text), ""])
 
 
 def _kept(path: Path, record: Mapping[str, Any]) -> list[str]:
@@ -404,7 +405,7 @@ def runs(args: Namespace) -> None:
         differing = [row for row in rows if _alike(row[1]) != _alike(row[2])]
         print(tabulate(differing, headers=["", *compared], disable_numparse=True))
         both = metrics.keys() & others.keys()
-        print(f"{sum(metrics[name] == others[name] for name in both)} of the {len(both)} metrics that both have agree")
+        print(f"{sum(metrics[name] == others[name] for name in both)} of the {len(both)} metrics that both have are equal, to the last digit")
         return
     records = _records([first, *compared])
     frame = pd.DataFrame([row for *_, row in records], dtype=object)

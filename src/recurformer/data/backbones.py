@@ -266,9 +266,12 @@ def _open_files(folder: Path, dtype: torch.dtype | str, name: str) -> tuple[PreT
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
         )
-        return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # safetensors, json and transformers each raise their own kind
         raise ResourceError(f"{name} is no readable model: {first_line(error)}") from error
+    if not tokenizer("words").input_ids:  # of a folder without any, transformers makes an empty one
+        raise ResourceError(f"{name} has no tokenizer: tokenizer.json, or the files that the family reads, are missing")
+    return model, tokenizer
 
 
 # As published with the model; some versions of transformers read other ones from the GGUF.

@@ -4,7 +4,11 @@ pass, and the cheapest choice for all groups within a budget of bytes.
 A group is a key-value head with the query heads that read it: its keys and values leave the cache together.
 """
 
+import ctypes
+import os
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -377,6 +381,21 @@ def price(
     return (of_bits.unsqueeze(-1) + of_windows.unsqueeze(-2)).flatten(-2)
 
 
+@contextmanager
+def _without_output() -> Iterator[None]:
+    """Let C code write nothing to the standard output: the solver prints lines of its own, whatever it is told."""
+    sys.stdout.flush()
+    kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nothing)
+
+
 def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:
     """Return the choice of every group, (...), with the least sum of costs whose sizes' sum stays within the budget.
 
@@ -399,13 +418,14 @@ def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:
     scale = float(table.abs().max()) or 1.0
     of_group = kron(eye_array(groups), np.ones((1, count)))  # one choice each
     within = np.tile(np.asarray(sizes, dtype=float) * groups / budget, groups)[None]
-    solved = milp(
-        table.flatten().numpy() / scale * 1e3,  # the solver's tolerances are absolute
-        integrality=np.ones(groups * count),
-        bounds=Bounds(0, 1),
-        constraints=[LinearConstraint(of_group, 1, 1), LinearConstraint(within, -np.inf, groups)],
-        options={"mip_rel_gap": 0.0},
-    )
+    with _without_output():
+        solved = milp(
+            table.flatten().numpy() / scale * 1e3,  # the solver's tolerances are absolute
+            integrality=np.ones(groups * count),
+            bounds=Bounds(0, 1),
+            constraints=[LinearConstraint(of_group, 1, 1), LinearConstraint(within, -np.inf, groups)],
+            options={"mip_rel_gap": 0.0},
+        )
     if not solved.success:
         raise ValueError(f"no choice was found: {solved.message}")
     return torch.from_numpy(solved.x.reshape(groups, count).argmax(1)).view(costs.shape[:-1])

@@ -236,7 +236,7 @@ def _learn(
     def plan() -> Plan:
         solved.update({name: tensor.clone() for name, tensor in converted.state_dict().items() if learns(name)})
         planned = Plan(**kept.result("plan", time_steps))
-        remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
+        remark = "" if planned.distil_steps else "; measuring needs the rest of the minutes"
         curve.say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
         return planned
 
