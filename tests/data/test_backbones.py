@@ -21,6 +21,7 @@ from recurformer.data.backbones import (
     load_shape,
     make_random,
     meta_model,
+    open_folder,
     open_hub,
     open_random,
     open_wheel,
@@ -143,7 +144,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     write_checkpoint(tmp_path, CONFIGS["Qwen/Qwen2-0.5B"], TEXTS)
     for file in (*tmp_path.glob("*token*"), *tmp_path.glob("vocab*"), *tmp_path.glob("merges*")):
         file.unlink()
-    with pytest.raises(ResourceError, match="has no tokenizer: tokenizer.json, or the files that the family reads"):
+    with pytest.raises(ResourceError, match="has no tokenizer: "):
         open_folder(str(tmp_path))
 
 

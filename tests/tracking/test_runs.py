@@ -106,9 +106,9 @@ def test_a_difference_shows_what_differs_alone(two, capsys):
     capsys.readouterr()
     assert main(["runs", "diff", "a", "results/a/again.run.json"]) == 0
     *_, first, last = capsys.readouterr().out.splitlines()
-    assert (
-        first.startswith("name ") and last == f"{(n := len(record['metrics']))} of the {n} metrics that both have are equal, to the last digit"
-    )
+    count = len(record["metrics"])
+    assert first.startswith("name ")
+    assert last == f"{count} of the {count} metrics that both have are equal, to the last digit"
     record = Path("results/b/run.json")
     changed = json.loads(record.read_text())
     changed["versions"]["torch"] = "1.0"

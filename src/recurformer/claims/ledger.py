@@ -175,7 +175,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     if finding is None or evidence is None:
         measured = [answer for answer in unanswered if isinstance(answer[0], Undecided)]
         why, place = next(iter(measured or unanswered), ("no stage measures it", ""))
-        reason = f"{why.rstrip('.')}; it needs {claim.needs}"
+        reason = f"{str(why).rstrip('.')}; it needs {claim.needs}"
         if not measured:
             return Decision(claim, NOT_RUN, reason=reason)
         return Decision(claim, UNDECIDED, reason=reason, left_open_by=place)

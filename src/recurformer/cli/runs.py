@@ -405,7 +405,8 @@ def runs(args: Namespace) -> None:
         differing = [row for row in rows if _alike(row[1]) != _alike(row[2])]
         print(tabulate(differing, headers=["", *compared], disable_numparse=True))
         both = metrics.keys() & others.keys()
-        print(f"{sum(metrics[name] == others[name] for name in both)} of the {len(both)} metrics that both have are equal, to the last digit")
+        alike = sum(metrics[name] == others[name] for name in both)
+        print(f"{alike} of the {len(both)} metrics that both have are equal, to the last digit")
         return
     records = _records([first, *compared])
     frame = pd.DataFrame([row for *_, row in records], dtype=object)
