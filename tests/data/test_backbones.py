@@ -141,11 +141,12 @@ def test_a_shard_that_is_missing_is_said(cache, tmp_path):
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    write_checkpoint(tmp_path, CONFIGS["Qwen/Qwen2-0.5B"], TEXTS)
-    for file in (*tmp_path.glob("*token*"), *tmp_path.glob("vocab*"), *tmp_path.glob("merges*")):
-        file.unlink()
+    write_checkpoint(tmp_path / "model", CONFIGS["Qwen/Qwen2-0.5B"], TEXTS)
+    for name in ("*token*", "vocab*", "merges*"):
+        for file in (tmp_path / "model").glob(name):
+            file.unlink()
     with pytest.raises(ResourceError, match="has no tokenizer: "):
-        open_folder(str(tmp_path))
+        open_folder(str(tmp_path / "model"))
 
 
 def test_the_newest_of_a_name_is_the_commit_that_main_points_to(cache, tmp_path):
