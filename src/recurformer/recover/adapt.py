@@ -217,11 +217,14 @@ def _learn(
     kept, solved = curve.kept, dict[str, Tensor]()
     learns = TRAINED["all" if recipe.trained == "lora" else recipe.trained]  # LoRA is merged into other weights
 
-    def time_steps() -> dict[str, Any]:
+    def without_training() -> float:
+        """Seconds of what is done, and of what remains to be measured."""
         spent = kept.seconds
         passkeys = sum(seconds for name, seconds in spent.items() if name.startswith("passkeys-original"))
-        measuring = 3 * spent[f"point-{curve.tokens}"] + passkeys  # what remains
-        seconds_left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - measuring
+        return sum(spent.values()) + 3 * spent[f"point-{curve.tokens}"] + passkeys
+
+    def time_steps() -> dict[str, Any]:
+        seconds_left = 60 * minutes * (1 - RESERVED) - without_training()
         if seconds_left <= 0:
             return asdict(Plan(0, 0, 1))
         pace, timing = {}, kept.folder / "timing"
@@ -236,7 +239,8 @@ def _learn(
     def plan() -> Plan:
         solved.update({name: tensor.clone() for name, tensor in converted.state_dict().items() if learns(name)})
         planned = Plan(**kept.result("plan", time_steps))
-        remark = "" if planned.distil_steps else "; measuring needs the rest of the minutes"
+        alone = math.ceil(without_training() / 60 / (1 - RESERVED))
+        remark = "" if planned.distil_steps else f"; without any training it takes {alone} minutes: give more"
         curve.say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
         return planned
 
