@@ -123,6 +123,11 @@ class Decision:
         return "" if source == THIS_STUDY or self.verdict == PAPER_INCONSISTENT else source
 
     @property
+    def is_own(self) -> bool:
+        """Whether the verdict is about this study's measurements."""
+        return self.evidence is not None and not self.recording and self.verdict != PAPER_INCONSISTENT
+
+    @property
     def borrowed(self) -> tuple[str, str]:
         """That recording, and the ids of the runs that the verdict is about, as far as they are known."""
         found = self.evidence.runs(self.finding.rows) if self.recording and self.evidence and self.finding else []

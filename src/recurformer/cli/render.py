@@ -168,7 +168,7 @@ def read_ledger(path: str) -> dict[str, Any]:
 def claims(args: Namespace) -> dict[str, int]:
     """Decide, or count, and show the verdicts; the number of claims of each."""
     from recurformer.claims.evidence import THIS_STUDY, evidence_of, read_recordings
-    from recurformer.claims.ledger import from_recordings, make_ledger
+    from recurformer.claims.ledger import REVIEWER, from_recordings, make_ledger
     from recurformer.render.page import claims_markdown, claims_page
     from recurformer.results.frames import read_frames
     from recurformer.results.words import MARKS
@@ -180,10 +180,11 @@ def claims(args: Namespace) -> dict[str, int]:
     else:
         study = evidence_of(THIS_STUDY, read_frames(args.measurements))
         ledger = make_ledger(args.study, [study, *read_recordings(args.recorded)])
+        papers = [decision for decision in ledger.decisions if decision.claim.kind != REVIEWER]
         formats: dict[str, Callable[[], str]] = {
             ".json": lambda: json.dumps(ledger.to_dict(), indent=1, ensure_ascii=False) + "\n",
             ".csv": lambda: ledger.frame().to_csv(index=False),
-            ".md": lambda: claims_markdown(ledger.to_dict(), from_recordings(ledger.decisions)),
+            ".md": lambda: claims_markdown(ledger.to_dict(), from_recordings(papers)),
             ".html": lambda: claims_page(ledger.to_dict()),
         }
         if wrong := [target for target in args.out if Path(target).suffix not in formats]:
@@ -193,7 +194,8 @@ def claims(args: Namespace) -> dict[str, int]:
                 path.write_text(formats[path.suffix](), encoding="utf-8")
         counts = ledger.counts()
         if taken := [f"{count} {verdict}" for verdict, count in ledger.counts(borrowed=True).items() if count]:
-            print(f"taken from recordings: {', '.join(taken)}; together with the study's own:")
+            own = sum(decision.is_own for decision in papers)
+            print(f"taken from recordings: {', '.join(taken)}; {own} rest on this study's measurements; together:")
     if failures := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
         raise ValueError(f"--fail-on: {', '.join(failures)}")
     return counts
