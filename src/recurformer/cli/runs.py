@@ -137,8 +137,9 @@ def _verdict_on(target: str, ledgers: Sequence[str]) -> str:
     if not claims:
         return ""
     claim = min(claims, key=lambda one: one["evidence"] is None)
-    names = ("ours", "test", "tolerance", "verdict", "reason", "ledger")
-    about = {"printed": "paper"} | {name: name for name in names}
+    names = ("ours", "test", "tolerance", "verdict", "reason", "source", "ledger")
+    about = {"place": "place", "says": "statement", "printed": "paper"} | {name: name for name in names}
+    claim |= {"source": (claim.get("evidence") or {}).get("source")}
     texts = {name: claim.get(key) for name, key in about.items()} | {"judge": _judge_of(target)}
     return "\n".join([f"claim {target}", *(f"  {name:<9} {text}" for name, text in texts.items() if text), ""])
 
