@@ -74,7 +74,8 @@ def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path, ca
     ledger = json.loads((tmp_path / "claims.json").read_text())
     (claim,) = [claim for claim in ledger["claims"] if claim["id"] == CELL]
     assert (claim["verdict"], claim["evidence"]["source"]) == ("reproduced", "recorded/card")
-    assert f"taken from recordings: {ledger['counts']['reproduced']} reproduced" in capsys.readouterr().out
+    taken = f"taken from recordings: {ledger['counts']['reproduced']} reproduced"
+    assert f"{taken}; 0 rest on this study's measurements; together:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("power", "code"), [(0, 0), (1, 1)])

@@ -1,5 +1,10 @@
 """The C++ convolution and steps against torch; every tensor of another size, type or layout is refused."""
 
+import platform
+import re
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from scan_cases import definition, deviation, make_inputs
@@ -18,6 +23,8 @@ from recurformer.model.mamba import causal_conv
 from recurformer.model.scan_inputs import NAMES
 
 pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.refuses()))
+
+PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def rows_and_taps(batch, length, channels, taps, seed=0):
@@ -187,10 +194,25 @@ def test_gaps_between_numbers_are_refused(operator):
             OPERATORS[operator][0](**given(operator) | {name: torch.stack([x, x], -1)[..., 0]})
 
 
-def test_large_pages_keep_what_they_hold(tmp_path):
+def large_pages(x):
+    """Kilobytes in large pages of the mapping that a tensor lies in."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(head[1], 16) <= x.data_ptr() + x.nbytes // 2 < int(head[2], 16)
+        elif inside and line.startswith("AnonHugePages:"):
+            return int(line.split()[1])
+    return 0
+
+
+def test_weights_come_into_large_pages_as_they_are(tmp_path):
     torch.save(torch.arange(2**20), tmp_path / "mapped.pt")
     mapped = torch.load(tmp_path / "mapped.pt", mmap=True)
-    tensors = [torch.arange(3 * 2**20), torch.ones(3), torch.empty(0), mapped]
+    tensors = [torch.arange(8 * native.PAGE), torch.ones(3), torch.empty(0), mapped]
     before = [x.clone() for x in tensors]
     native.use_large_pages(tensors)
     assert all(torch.equal(x, same) for x, same in zip(tensors, before, strict=True))
+    version = [int(number) for number in re.findall(r"\d+", platform.release())[:2]]
+    if sys.platform != "linux" or version < [6, 1] or "[never]" in Path(PAGES).read_text():
+        pytest.skip("this system gives no large pages")
+    assert large_pages(tensors[0]) >= 2**15 and large_pages(mapped) == 0

@@ -267,7 +267,7 @@ def test_a_training_that_does_harm_is_taken_back(world, capsys, monkeypatch):
 def test_without_time_the_closed_form_remains(world, capsys, mixer):
     assert main(command(world, "--minutes", "0.001", "--mixer", mixer)) == 0
     assert AutoModelForCausalLM.from_pretrained(world / "out").config.mixer == mixer
-    said = "plan: 0 steps of transfer, 0 of distillation; without any training it takes 1 minutes: give more"
+    said = "plan: 0 steps of transfer, 0 of distillation; without any training this takes 1 min"
     assert said in capsys.readouterr().out
     found = measured(world)
     assert [row["stage"] for row in found["stages"]] == ["original", "converted", "calibrated", "adapted"]

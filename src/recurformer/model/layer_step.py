@@ -1,5 +1,7 @@
 """One token's way through a decoder layer whose heads attend to all tokens or to windows, as one call of the kernels.
 
+Heads that attend to all tokens beside another mixer step by the same kernel.
+
 After few tokens, what Python does between the kernels takes as long as the kernels. So what does not change from token
 to token is prepared once.
 """
@@ -220,7 +222,7 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
     )
 
 
-def kept_layer(attention: Any, cache: Any, mask: Any) -> Roomy | None:
+def whole_layer(attention: Any, cache: Any, mask: Any) -> Roomy | None:
     """Return the cache's layer of heads that attend to all tokens, with room; None where they need more than its keys.
 
     Args:
@@ -232,14 +234,14 @@ def kept_layer(attention: Any, cache: Any, mask: Any) -> Roomy | None:
     return with_room(cache, attention.layer_idx) if plain else None
 
 
-def kept_step(
-    attention: Any, kept: Roomy, rows: Sequence[Tensor], positions: tuple[Tensor, Tensor] | None
+def whole_step(
+    attention: Any, held: Roomy, rows: Sequence[Tensor], positions: tuple[Tensor, Tensor] | None
 ) -> Tensor | None:
     """Return what heads that attend to all tokens give of a token, (B, 1, heads * head_dim), its key in the cache.
 
     Args:
         attention: a `RecurFormerAttention`.
-        kept: its layer of the cache; the token's key and value follow in there.
+        held: its layer of the cache; the token's key and value follow in there.
         rows: queries (B, 1, heads, head_dim), keys and values (B, 1, KV heads, head_dim), not rotated.
         positions: cosines and sines; None in a layer without positions.
 
@@ -249,7 +251,7 @@ def kept_step(
     queries, keys, values = rows
     cos, sin = positions or (None, None)
     fits = not attention.training and attention.scaling == attention.head_dim**-0.5 and queries.dtype in ROWS
-    rooms = kept.rooms(queries) if fits and takes((*rows, cos, sin), (), queries.dtype) else None
+    rooms = held.rooms(queries) if fits and takes((*rows, cos, sin), (), queries.dtype) else None
     if rooms is None:
         return None
     inputs = WindowStepInputs(
@@ -259,11 +261,11 @@ def kept_step(
         cos=cos,
         sin=sin,
         groups=tuple(_whole_groups(attention.layout.group_sizes)),
-        seen=torch.full((len(queries), 1), kept.tokens),
+        seen=torch.full((len(queries), 1), held.tokens),
         whole=rooms,
     )
     output = window_step(inputs)
-    kept.lengthen()
+    held.lengthen()
     return output
 
 
@@ -271,43 +273,43 @@ class Held(NamedTuple):
     """Where a step finds the tokens before, and where it writes the new one.
 
     Attributes:
-        kept: holds the keys of the heads that attend to all tokens; None without any.
+        whole: holds the keys of the heads that attend to all tokens; None without any.
         rooms: its rooms.
         seen: numbers of tokens before, (B, 1).
         slots: of the windows.
     """
 
-    kept: Roomy | None
+    whole: Roomy | None
     rooms: tuple[Tensor, Tensor] | None
     seen: Tensor
     slots: list[Tensor]
 
 
-def _held(attention: Any, x: Tensor, given: Mapping[str, Any], whole: int) -> Held | None:
+def _held(attention: Any, x: Tensor, given: Mapping[str, Any], count: int) -> Held | None:
     """Return where a token x (B, 1, hidden) goes; None where the kernels cannot write there.
 
     Args:
         attention: of the layer.
         x: the token.
         given: the other arguments of the layer's forward pass.
-        whole: as of `Plan`.
+        count: KV heads that keep all tokens.
     """
     cache, mixer, shape = given["past_key_values"], getattr(attention, "mixer", None), (len(x), 1)
-    kept = rooms = None
-    if whole:
+    whole = rooms = None
+    if count:
         if mixer is not None and "mixer_positions" in given:  # windows and other heads rotate by different places
             return None
-        kept = kept_layer(attention, cache, given.get("attention_mask"))
-        rooms = None if kept is None else kept.rooms(x)
-        if kept is None or rooms is None or rooms[0].shape[1::2] != (whole, attention.head_dim):
+        whole = whole_layer(attention, cache, given.get("attention_mask"))
+        rooms = None if whole is None else whole.rooms(x)
+        if whole is None or rooms is None or rooms[0].shape[1::2] != (count, attention.head_dim):
             return None
     if mixer is None:
-        return None if kept is None else Held(kept, rooms, torch.full(shape, kept.tokens), [])
+        return None if whole is None else Held(whole, rooms, torch.full(shape, whole.tokens), [])
     seen = mixer.previous(cache, "recurrent")
     slots = None if seen is None else mixer.slots_of_step(x.dtype, cache)
     if slots is None or seen.shape != shape or seen.dtype != torch.int64 or not seen.is_contiguous():
         return None
-    return Held(kept, rooms, seen, slots)
+    return Held(whole, rooms, seen, slots)
 
 
 class LayerSteps:
@@ -360,8 +362,8 @@ class LayerSteps:
 
         if missing(held.slots) and missing(attention.mixer.more_slots(cache, held.seen)):
             raise RuntimeError(f"the cache has no slot for a token after {int(held.seen.max())} others")
-        if held.kept is not None:
-            held.kept.lengthen()
+        if held.whole is not None:
+            held.whole.lengthen()
         elif attention.counts_tokens:
             tick = x[:, :, :1].unsqueeze(1)  # (B, 1, 1, 1)
             cache.update(tick, tick, attention.layer_idx)

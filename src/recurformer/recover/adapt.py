@@ -240,7 +240,7 @@ def _learn(
         solved.update({name: tensor.clone() for name, tensor in converted.state_dict().items() if learns(name)})
         planned = Plan(**kept.result("plan", time_steps))
         alone = math.ceil(without_training() / 60 / (1 - RESERVED))
-        remark = "" if planned.distil_steps else f"; without any training it takes {alone} minutes: give more"
+        remark = "" if planned.distil_steps else f"; without any training this takes {alone} min"
         curve.say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
         return planned
 
