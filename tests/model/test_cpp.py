@@ -132,9 +132,9 @@ BLOCK = [
     (S + 2 * N,),
     (D, S),
     (D,),
+    (B, D, K),
     (D, N),
     (D,),
-    (B, D, K),
     (B, D, N),
 ]
 OPERATORS = {

@@ -345,14 +345,16 @@ def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbon
 # of the layers of an original, or of a converted model: those in one call, and the windows' calls of the others
 KEEPING_ALL = [
     *(("original", name, "", 3, 0) for name in ("llama_mha", "llama_gqa_tied", "qwen2_gqa", "mistral_gqa", "qwen3")),
-    ("original", "smollm3", "", 2, 0),  # one layer without positions
+    ("original", "smollm3", "", 3, 0),  # one layer without positions
     ("original", "gemma", "", 3, 0),
     ("original", "gemma3_text", "", 0, 0),  # other parts
     *((mixer, "qwen2_gqa", "attention_free_first", 3, 0) for mixer in ("window", PACKED)),
     *((mixer, "qwen2_gqa", "ragged", 0, 6) for mixer in ("window", PACKED)),  # both kinds of heads read a KV head
-    ("mamba", "qwen2_gqa", "attention_free_first", 1, 1),
-    ("mamba", "qwen2_gqa", "ragged", 0, 3),
-    ("mamba", "smollm3", "mixed", 1, 1),
+    *((f"mamba {rank}", "qwen2_gqa", heads, 3, 0) for rank in (3, 50) for heads in ("ragged", "scattered", "mixed")),
+    ("mamba 50", "qwen2_gqa", "attention_free_first", 3, 0),
+    *((f"mamba {rank}", "qwen3", "beta_one", 3, 0) for rank in (3, 50)),
+    ("mamba 3", "smollm3", "mixed", 3, 0),
+    *((mixer, "smollm3", "beta_one", 3, 0) for mixer in ("window", PACKED)),
     ("retention", "gemma3_text", "mixed", 0, 0),  # another scaling
 ]
 
@@ -381,7 +383,10 @@ def read_and_turn(model, crops):
 @torch.no_grad()
 def test_heads_that_keep_all_tokens_step_by_the_kernel(mixer, backbone, heads, layers, parts, dtype, monkeypatch):
     call, called = native.call, Counter()
-    model = (make_backbone(backbone) if mixer == "original" else make_mixed(mixer, backbone, heads)).to(dtype)
+    if mixer.startswith("mamba"):
+        model = make(backbone, heads, int(mixer.split()[1])).requires_grad_(False).to(dtype)
+    else:
+        model = (make_backbone(backbone) if mixer == "original" else make_mixed(mixer, backbone, heads)).to(dtype)
     crops = mixer == "original" and backbone != "gemma3_text"
     (exact, _), (unfolded, _) = (read_and_turn(twin, crops) for twin in (deepcopy(model).double(), model))
     monkeypatch.setattr(native, "call", lambda name, *given: called.update([name]) or call(name, *given))
@@ -412,7 +417,7 @@ def test_a_key_in_a_wrong_place_would_show(mixer, monkeypatch):
 
 @pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 @pytest.mark.parametrize("change", [*CHANGES, "other part", "bias", "hook", "padding"])
-@pytest.mark.parametrize("mixer", ["original", "window"])
+@pytest.mark.parametrize("mixer", ["original", "window", "mamba"])
 @torch.no_grad()
 def test_a_changed_layer_of_one_call_is_seen(mixer, change):
     name, ids = "llama_gqa_tied", tokens(1, 9)
@@ -430,7 +435,8 @@ def test_a_changed_layer_of_one_call_is_seen(mixer, change):
     with recurformer.folded(model):
         before = read()
         if change == "other part":
-            attention.o_proj = nn.Sequential(deepcopy(attention.o_proj), nn.Tanh())
+            name = "v_proj" if mixer == "mamba" else "o_proj"  # the former's o_proj is multiplied by the readout
+            attention.add_module(name, nn.Sequential(deepcopy(getattr(attention, name)), nn.Tanh()))
         elif change == "bias":
             attention.o_proj.bias = nn.Parameter(torch.ones(48))
         elif change == "hook":

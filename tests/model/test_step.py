@@ -1,7 +1,6 @@
 """One token: the state step against the scan, and the kernels for a whole block and for few rows."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,25 +58,24 @@ def block_and_fused(sizes, folds_step):
 @pytest.mark.parametrize("folds_step", [False, True])
 @pytest.mark.parametrize("sizes", [(24, 16, 4, 7), (5, 3, 3, 2), (200, 8, 4, 40)], ids=str)
 @pytest.mark.parametrize("batch", [1, 3, cpp_step.MOST_ROWS, cpp_step.MOST_ROWS + 1])
-def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_step, monkeypatch):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.bfloat16, 0.06)])
+def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_step, dtype, tolerance, monkeypatch):
     block, fused = block_and_fused(sizes, folds_step)
+    block = block.to(dtype)
     width, states, taps, _ = sizes
-    windows, state = torch.randn(batch, 2 * width, taps), torch.randn(batch, 2 * width, states)
+    windows, state = torch.randn(batch, 2 * width, taps, dtype=dtype), torch.randn(batch, 2 * width, states)
     block_step, called = cpp_step.block_step, []
     monkeypatch.setattr(cpp_step, "block_step", lambda inputs: called.append(1) or block_step(inputs))
-    exact, rounded = (
-        SimpleNamespace(conv_states=[windows.to(dtype)], recurrent_states=[state.to(dtype)])
-        for dtype in (torch.float64, torch.float32)
-    )
+    exact, rounded = (windows.double(), state.double()), (windows.clone(), state)
     for _ in range(3):
-        x = torch.randn(batch, 3 * width)[:, width : 2 * width]  # rows with gaps
+        x = torch.randn(batch, 3 * width, dtype=dtype)[:, width : 2 * width]  # rows with gaps
         with torch.no_grad():
             got = block._step(x, rounded, None, fused(block))
             twin = copy.deepcopy(block).double()
             expected = twin._step(x.double(), exact, None, fused(twin))
-        assert difference(got.double(), expected) < 5e-6
-    assert difference(rounded.conv_states[0].double(), exact.conv_states[0]) < 5e-6
-    assert difference(rounded.recurrent_states[0].double(), exact.recurrent_states[0]) < 5e-6
+        assert difference(got.double(), expected) < tolerance
+    for result, twins in zip(rounded, exact, strict=True):
+        assert difference(result.double(), twins) < tolerance
     assert len(called) == (3 if batch <= cpp_step.MOST_ROWS else 0)
 
 
@@ -86,16 +84,15 @@ def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_ste
 def test_what_the_kernel_cannot_take_goes_through_torch(field, change):
     """A window from a prompt that was read under autocast; a cache or a weight that is a view of another tensor."""
     block, fused = block_and_fused((24, 16, 4, 7), folds_step=field == "selection_bias")
-    layer = SimpleNamespace(conv_states=[torch.randn(2, 48, 4)], recurrent_states=[torch.randn(2, 48, 16)])
-    inputs = block._step_inputs(torch.randn(2, 24), layer, fused(block))
+    inputs = block.step_inputs(torch.randn(2, 24), (torch.randn(2, 48, 4), torch.randn(2, 48, 16)), fused(block))
     if getattr(inputs, field) is None:
         pytest.skip("the step is folded or it is not")
     given = getattr(inputs, field)
     wide = torch.stack([given, given], -1)[..., 0]
     changed = inputs._replace(**{field: given.bfloat16() if change == "half precision" else wide})
     with torch.no_grad():
-        assert cpp_step.takes(inputs[:1], inputs[1:]) == (native.refuses() is None)
-        assert not cpp_step.takes(changed[:1], changed[1:])
+        assert inputs.taken() == (native.refuses() is None)
+        assert not changed.taken()
 
 
 @pytest.mark.parametrize("batch", [1, cpp_step.MOST_ROWS + 1])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import native
 from .cpp import PARALLEL_FROM
-from .native import structure
+from .native import Arguments, structure
 from .scan_inputs import forced
 
 ROWS = (torch.float32, torch.bfloat16)  # types of the rows that a step reads; sums are of float32
@@ -38,7 +38,9 @@ class StepInputs(NamedTuple):
 
 
 class BlockInputs(NamedTuple):
-    """One step of a Mamba block, from its input to the gated channels; all weights without gaps.
+    """One step of a Mamba block, from its input to the gated channels; all but x without gaps.
+
+    `A`, `D` and `state` are of float32, all others of one type, float32 or bfloat16.
 
     `x` is (B, features), `in_proj` (2 D, features), the convolution's `weight` (D, 1, taps) and `bias` (D,).
     `selection` (S + 2 N, D) and its bias give S numbers for the step size, `B` and `C`. `step_weight` (D, S) and
@@ -54,10 +56,15 @@ class BlockInputs(NamedTuple):
     selection_bias: Tensor | None
     step_weight: Tensor | None
     step_bias: Tensor | None
+    window: Tensor
     A: Tensor
     D: Tensor
-    window: Tensor
     state: Tensor
+
+    def taken(self) -> bool:
+        """Return whether the kernel takes them: for few rows on a processor, without gradients."""
+        few, dtype = len(self.x) <= MOST_ROWS, self.x.dtype
+        return few and dtype in ROWS and takes(self[:1], self[1:-3], dtype) and takes((), self[-3:])
 
 
 ROW, ROW_OF_STATES = "batch channels", "batch states"
@@ -81,26 +88,29 @@ WindowArguments = structure(
     {"x": ROW, "weight": "channels taps", "bias": "?channels", "window": f"{ROW} taps", "y": ROW},
     "x_stride batch channels taps",
 )
-BlockArguments = structure(
-    "BlockArguments",
-    {
-        "x": "batch features",
-        "in_proj": "projected features",
-        "weight": "channels one taps",
-        "bias": "channels",
-        "selection": "selected channels",
-        "selection_bias": "?selected",
-        "step_weight": "?channels steps",
-        "step_bias": "?channels",
-        "A": "channels states",
-        "D": "channels",
-        "window": f"{ROW} taps",
-        "state": f"{ROW} states",
-        "y": ROW,
-    },
-    "x_stride batch features channels steps states taps",
-    "threads",
-)
+BLOCK_ARGUMENTS = {
+    dtype: structure(
+        "BlockArguments",
+        {
+            "x": f"batch features {kind}",
+            "in_proj": f"projected features {kind}",
+            "weight": f"channels one taps {kind}",
+            "bias": f"channels {kind}",
+            "selection": f"selected channels {kind}",
+            "selection_bias": f"?selected {kind}",
+            "step_weight": f"?channels steps {kind}",
+            "step_bias": f"?channels {kind}",
+            "window": f"{ROW} taps {kind}",
+            "A": "channels states",
+            "D": "channels",
+            "state": f"{ROW} states",
+            "y": f"{ROW} {kind}",
+        },
+        "x_stride batch features channels steps states taps",
+        "threads half",
+    )
+    for dtype, kind in ((torch.float32, ""), (torch.bfloat16, "bfloat16"))
+}
 
 
 class WindowStepInputs(NamedTuple):
@@ -221,10 +231,14 @@ def threads_of(weights: int) -> int:
     return 1 if weights < SHARED_FROM else torch.get_num_threads()
 
 
-def block_step(inputs: BlockInputs) -> Tensor:
-    """Mix one token, window and state in place; returns the gated channels (B, D)."""
+def block_arguments(inputs: BlockInputs, y: Tensor) -> Arguments:
+    """Return the twin of a step of a Mamba block that gives the gated channels y (B, D).
+
+    Raises:
+        RuntimeError: a tensor is not as the kernel reads it.
+    """
     x, channels, states = inputs.x, len(inputs.A), inputs.A.shape[-1]
-    selected, y = len(inputs.selection), x.new_empty(len(x), channels)
+    selected = len(inputs.selection)
     sizes = {
         "x_stride": x.stride(0),
         "batch": len(x),
@@ -234,11 +248,19 @@ def block_step(inputs: BlockInputs) -> Tensor:
         "states": states,
         "taps": inputs.weight.shape[-1],
         "threads": threads_of(inputs.in_proj.numel()),
+        "half": x.dtype == torch.bfloat16,
         "projected": 2 * channels,
         "selected": selected,
         "one": 1,
     }
-    native.call("block_step", BlockArguments.of({**inputs._asdict(), "y": y}, sizes))
+    twin = BLOCK_ARGUMENTS.get(x.dtype, BLOCK_ARGUMENTS[torch.float32])  # which refuses any other type
+    return twin.of({**inputs._asdict(), "y": y}, sizes)
+
+
+def block_step(inputs: BlockInputs) -> Tensor:
+    """Mix one token, window and state in place; returns the gated channels (B, D)."""
+    y = inputs.x.new_empty(len(inputs.x), len(inputs.A))
+    native.call("block_step", block_arguments(inputs, y))
     return y
 
 

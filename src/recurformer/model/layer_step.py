@@ -1,13 +1,14 @@
-"""One token's way through a decoder layer whose heads attend to all tokens or to windows, as one call of the kernels.
+"""One token's way through a decoder layer as one call of the kernels.
 
-Heads that attend to all tokens beside another mixer step by the same kernel.
+Its heads attend to all tokens or to windows, or have a Mamba block in their place. Heads that attend to all tokens
+beside another mixer step by the same kernel.
 
 After few tokens, what Python does between the kernels takes as long as the kernels. So what does not change from token
 to token is prepared once.
 """
 
 from collections.abc import Mapping, Sequence
-from ctypes import Structure, c_void_p
+from ctypes import Array, Structure, addressof, c_int64, c_void_p
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -17,9 +18,11 @@ from torch import Tensor, nn
 from . import native
 from .caches import Roomy, with_room
 from .cpp_step import (
+    BLOCK_ARGUMENTS,
     ROWS,
     WindowStepArguments,
     WindowStepInputs,
+    block_arguments,
     takes,
     threads_of,
     window_groups,
@@ -36,6 +39,7 @@ from .few_rows import (
     activation_of,
 )
 from .layout import NORMS, rotates
+from .mamba import FusedMamba, MambaMixer
 from .mixer_window import WindowMixer
 from .prefill import IMPLEMENTATION as CHUNKED
 from .window import Window
@@ -50,18 +54,20 @@ class LayerArguments(Structure):
     _fields_ = [
         ("norm", NormArguments),
         ("head_norms", NormArguments * 2),
-        *((name, ProductsArguments) for name in ("projecting", "mixing")),
+        *((name, ProductsArguments) for name in ("projecting", "reading", "mixing")),
         ("feed", GatedArguments),
         ("attention", WindowStepArguments),
         ("projections", Product * 3),
-        ("output", Product),
+        *((name, Product) for name in ("readout", "output")),
+        ("block", BLOCK_ARGUMENTS[torch.float32]),
+        ("reads", c_void_p),
     ]
 
 
 class LayerToken(Structure):
     """The ctypes twin of a token."""
 
-    _fields_ = [(name, c_void_p) for name in ("x", "cos", "sin", "y", "seen")]
+    _fields_ = [(name, c_void_p) for name in ("x", "cos", "sin", "y", "window", "state", "seen")]
 
 
 class Plan(NamedTuple):
@@ -74,6 +80,8 @@ class Plan(NamedTuple):
         windows: of the others.
         weights: the place of every tensor that they point to or do without, the tensor or None, and where it lies.
         parts: the place of every module that they stand for, and the module.
+        fused: what the step of a Mamba block computes with; None without a block.
+        reads: the KV heads whose values the block is given, kept because the arguments point to them.
     """
 
     arguments: LayerArguments
@@ -82,9 +90,13 @@ class Plan(NamedTuple):
     windows: list[Window]
     weights: list[tuple[dict[str, Any], str, Tensor | None, int]]
     parts: list[tuple[dict[str, Any], str, nn.Module]]
+    fused: FusedMamba | None
+    reads: Array[c_int64]
 
-    def holds(self, dtype: torch.dtype) -> bool:
+    def holds(self, attention: Any, dtype: torch.dtype) -> bool:
         """Return whether the layer still has these parts and weights."""
+        if self.fused is not None and attention.folding(attention) is not self.fused:
+            return False
         return all(owner.get(name) is part for owner, name, part in self.parts) and all(
             owner.get(name) is tensor and (tensor is None or (tensor.data_ptr() == place and tensor.dtype is dtype))
             for owner, name, tensor, place in self.weights
@@ -121,6 +133,21 @@ class Parts(NamedTuple):
     head_norms: list[Any]
 
 
+class Heads(NamedTuple):
+    """How many heads a layer projects."""
+
+    queries: int
+    keys: int
+    values: int
+
+
+def _heads(attention: Any) -> Heads:
+    layout, config = getattr(attention, "layout", None), attention.config
+    if layout is None:
+        return Heads(config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
+    return Heads(*map(len, layout.projected_heads(attention.reads_keys).values()))
+
+
 def _whole_groups(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     """Return what `cpp_step.WindowGroup` names of KV heads that keep all tokens and serve so many query heads each."""
     firsts = list(accumulate(sizes, initial=0))
@@ -128,12 +155,14 @@ def _whole_groups(sizes: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _groups(attention: Any) -> tuple[list[tuple[int, ...]], int] | None:
-    """Return `groups` and `whole` of a `Plan`; None where a mixer without windows stands beside the heads."""
+    """Return `groups` and `whole` of a `Plan`; None where the kernel does not know the mixer."""
     layout, config = getattr(attention, "layout", None), attention.config
     if layout is None:  # a stock layer
         groups = config.num_key_value_heads
         return _whole_groups([config.num_attention_heads // groups] * groups), groups
     mixer, sizes = attention.mixer, layout.group_sizes
+    if type(mixer) is MambaMixer:
+        return _whole_groups(sizes), len(sizes)
     if type(mixer) is not WindowMixer or len(sizes) + len(mixer.places) != len(layout.kv_heads):
         return None  # a KV head may serve retained and replaced heads
     shifts = (bool(sizes), 0, len(layout.retained), 0, len(sizes), len(layout.retained))
@@ -141,15 +170,16 @@ def _groups(attention: Any) -> tuple[list[tuple[int, ...]], int] | None:
     return _whole_groups(sizes) + behind, len(sizes)
 
 
-def _parts(layer: Any, hidden: int, groups: int) -> Parts | None:
+def _parts(layer: Any, hidden: int) -> Parts | None:
     """Return a layer's parts; None where one is not as the kernel knows it."""
     attention, feed = layer.self_attn, layer.mlp
-    heads, dim = attention.config.num_attention_heads, attention.head_dim
-    if not rotates(attention) or attention.scaling != dim**-0.5 or activation_of(feed) is None:
+    dim = attention.head_dim
+    if attention.scaling != dim**-0.5 or activation_of(feed) is None:
         return None
-    own, gated = attention._modules, feed._modules
+    own, gated, heads = attention._modules, feed._modules, _heads(attention)
+    names = ("q_proj", "k_proj", "v_proj", "o_proj")[0 if heads.queries else 2 :]
     parts = Parts(
-        [own.get(name) for name in ("q_proj", "k_proj", "v_proj", "o_proj")],
+        [own.get(name) for name in names],
         [gated.get(name) for name in ("gate_proj", "up_proj", "down_proj")],
         [layer.input_layernorm, layer.post_attention_layernorm],
         [own[name] for name in NORMS if name in own],
@@ -157,11 +187,36 @@ def _parts(layer: Any, hidden: int, groups: int) -> Parts | None:
     linear, norms = parts.projections + parts.gated, parts.norms + parts.head_norms
     if any(type(part) is not FewRowsLinear for part in linear) or any(part.bias is not None for part in parts.gated):
         return None
-    width, inner = groups * dim, parts.gated[0].out_features
-    shapes: list[tuple[int, ...]] = [(heads * dim, hidden), (width, hidden), (width, hidden), (hidden, heads * dim)]
+    inner, mixed = parts.gated[0].out_features, attention.config.num_attention_heads * dim
+    shapes: list[tuple[int, ...]] = [*((count * dim, hidden) for count in heads if count), (hidden, mixed)]
     shapes += [(inner, hidden), (inner, hidden), (hidden, inner), (hidden,), (hidden,), (dim,), (dim,)]
     fits = all(part.weight.shape == shape for part, shape in zip(linear + norms, shapes, strict=False))
     return parts if fits and all(isinstance(norm, FewRowsNorm) for norm in norms) else None
+
+
+def _add_block(plan: Plan, attention: Any, x: Tensor) -> bool:
+    """Add the step of a layer's Mamba block to its plan; return whether the kernel takes it."""
+    mixer, fused, arguments = attention.mixer, plan.fused, plan.arguments
+    if fused is None:
+        return False
+    rows, channels, taps = x[:, 0, :1].expand(len(x), mixer.in_proj.in_features), len(fused.A), mixer.d_conv
+    token = rows.contiguous()  # only its shape counts, and that of the states
+    states = x.new_empty(len(x), channels, taps), fused.A.new_empty(len(x), *fused.A.shape)
+    inputs = mixer.step_inputs(token, states, fused)
+    if not inputs.taken():
+        return False
+    given: Any = block_arguments(inputs, x.new_empty(len(x), channels))
+    given.x = given.y = given.window = given.state = None
+    arguments.block = BLOCK_ARGUMENTS[torch.float32].from_buffer_copy(given)
+    arguments.reads = addressof(plan.reads)
+    half = x.dtype == torch.bfloat16
+    if fused.output is None:
+        arguments.readout = _product(mixer.out_proj)
+        arguments.reading = _rows(len(x), [mixer.out_proj], half)
+    else:
+        arguments.output.weight = fused.output.data_ptr()
+        arguments.mixing.features = arguments.mixing.x_stride = fused.output.shape[1]
+    return True
 
 
 def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
@@ -174,24 +229,26 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
     """
     batch, _, hidden = x.shape
     attention, found = layer.self_attn, _groups(layer.self_attn)
-    parts = None if found is None else _parts(layer, hidden, len(found[0]))
+    parts = None if found is None else _parts(layer, hidden)
     if found is None or parts is None:
         return None
     (described, whole), mixer = found, getattr(attention, "mixer", None)
-    heads, groups, dim = attention.config.num_attention_heads, len(described), attention.head_dim
+    heads, dim, windows = _heads(attention), attention.head_dim, getattr(mixer, "windows", [])
     owners = [(part._parameters, name) for kind in parts for part in kind for name in ("weight", "bias")]
-    if mixer is not None:
-        owners.append((mixer._buffers, "center"))
     center = getattr(mixer, "center", None)
+    if mixer is not None and windows:
+        owners.append((mixer._buffers, "center"))
     held = [(owner, name, owner.get(name)) for owner, name in owners]
     if not takes((), (tensor for _, _, tensor in held), x.dtype):
         return None
     half, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
+    nothing = [Product()] * (4 - len(parts.projections))  # of queries and keys, where no head attends
+    turned = cos.shape[2] if rotates(attention) else 0
     norm, second = (_norm(norm, batch, half) for norm in parts.norms)
     arguments = LayerArguments(
         norm=norm,
-        projecting=_rows(batch, parts.projections[:3], half),
-        mixing=_rows(batch, parts.projections[3:], half),
+        projecting=_rows(batch, parts.projections[:-1], half),
+        mixing=_rows(batch, parts.projections[-1:], half),
         feed=GatedArguments(
             **{name: part.weight.data_ptr() for name, part in zip(("gate", "up", "down"), parts.gated, strict=True)},
             **{"norm": second.weight, "epsilon": second.epsilon, "offset": second.offset},
@@ -201,25 +258,30 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
         ),
         attention=WindowStepArguments(
             center=None if center is None else center.data_ptr(),
-            **{"queries_stride": heads * dim, "keys_stride": groups * dim, "values_stride": groups * dim},
+            **{f"{name}_stride": count * dim for name, count in heads._asdict().items()},
             **{f"{name}_stride": cos.shape[2] if len(cos) > 1 else 0 for name in ("cos", "sin")},
-            **{"batch": batch, "length": 1, "heads": heads, "groups": groups, "dim": dim, "turned": cos.shape[2]},
-            **{"sinks": mixer.windows[0].sinks if mixer else 0, "centered": whole, "threads": threads, "half": half},
+            **{"batch": batch, "length": 1, "heads": heads.queries, "groups": heads.keys, "dim": dim, "turned": turned},
+            **{"sinks": windows[0].sinks if windows else 0, "centered": whole, "threads": threads, "half": half},
         ),
-        projections=(Product * 3)(*map(_product, parts.projections[:3])),
-        output=_product(parts.projections[3]),
+        projections=(Product * 3)(*nothing, *map(_product, parts.projections[:-1])),
+        output=_product(parts.projections[-1]),
     )
-    for place, (part, count) in enumerate(zip(parts.head_norms, (heads, groups), strict=False)):
+    for place, (part, count) in enumerate(zip(parts.head_norms, heads, strict=False)):
         arguments.head_norms[place] = _norm(part, batch * count, half)
-    modules = [module._modules for module in (layer, attention, layer.mlp)]
-    return Plan(
+    mixes = type(mixer) is MambaMixer
+    modules = [module._modules for module in (layer, attention, layer.mlp, *([mixer] if mixes else []))]
+    reads = [place for span in attention.replaced_spans for place in range(*span)] if mixes else []
+    plan = Plan(
         arguments,
         tuple(described),
         whole,
-        [] if mixer is None else mixer.windows,
+        windows,
         [(owner, name, tensor, 0 if tensor is None else tensor.data_ptr()) for owner, name, tensor in held],
         [(owner, name, part) for owner in modules for name, part in owner.items()],
+        attention.folding(attention) if mixes and attention.folding is not None else None,
+        (c_int64 * len(reads))(*reads),
     )
+    return None if mixes and not _add_block(plan, attention, x) else plan
 
 
 def whole_layer(attention: Any, cache: Any, mask: Any) -> Roomy | None:
@@ -277,12 +339,25 @@ class Held(NamedTuple):
         rooms: its rooms.
         seen: numbers of tokens before, (B, 1).
         slots: of the windows.
+        states: window and state of a Mamba block; nothing without one.
     """
 
     whole: Roomy | None
     rooms: tuple[Tensor, Tensor] | None
     seen: Tensor
     slots: list[Tensor]
+    states: tuple[Tensor, ...] = ()
+
+
+def _states(mixer: MambaMixer, x: Tensor, cache: Any) -> tuple[Tensor, Tensor] | None:
+    """Return window and state of a block, for tokens x (B, 1, hidden); None where the kernel cannot write there."""
+    states = mixer.states_of_step(cache)
+    if states is None:
+        return None
+    window, state = states
+    channels = mixer.conv1d.in_channels
+    fits = window.shape == (len(x), channels, mixer.d_conv) and state.shape == (len(x), channels, mixer.d_state)
+    return states if fits and takes((), (window,), x.dtype) and takes((), (state,)) else None
 
 
 def _held(attention: Any, x: Tensor, given: Mapping[str, Any], count: int) -> Held | None:
@@ -297,19 +372,22 @@ def _held(attention: Any, x: Tensor, given: Mapping[str, Any], count: int) -> He
     cache, mixer, shape = given["past_key_values"], getattr(attention, "mixer", None), (len(x), 1)
     whole = rooms = None
     if count:
-        if mixer is not None and "mixer_positions" in given:  # windows and other heads rotate by different places
+        if type(mixer) is WindowMixer and "mixer_positions" in given:  # they and other heads rotate by different places
             return None
         whole = whole_layer(attention, cache, given.get("attention_mask"))
         rooms = None if whole is None else whole.rooms(x)
         if whole is None or rooms is None or rooms[0].shape[1::2] != (count, attention.head_dim):
             return None
-    if mixer is None:
-        return None if whole is None else Held(whole, rooms, torch.full(shape, whole.tokens), [])
-    seen = mixer.previous(cache, "recurrent")
-    slots = None if seen is None else mixer.slots_of_step(x.dtype, cache)
-    if slots is None or seen.shape != shape or seen.dtype != torch.int64 or not seen.is_contiguous():
-        return None
-    return Held(whole, rooms, seen, slots)
+    if type(mixer) is WindowMixer:
+        seen: Any = mixer.previous(cache, "recurrent")
+        fits = seen is not None and seen.shape == shape and seen.dtype == torch.int64 and seen.is_contiguous()
+        slots = mixer.slots_of_step(x.dtype, cache) if fits else None
+        if slots is None:
+            return None
+        return Held(whole, rooms, seen, slots)
+    states = () if mixer is None else _states(mixer, x, cache)
+    seen = torch.full(shape, 0 if whole is None else whole.tokens)
+    return None if states is None else Held(whole, rooms, seen, [], states)
 
 
 class LayerSteps:
@@ -341,19 +419,22 @@ class LayerSteps:
             return None
         if attention._forward_hooks or attention._forward_pre_hooks or "forward" in attention.__dict__:
             return None
-        cos, sin = given.get("mixer_positions") or given["position_embeddings"]
+        own = given.get("mixer_positions") if getattr(attention, "reads_keys", False) else None
+        cos, sin = own or given["position_embeddings"]
         for turn in (cos, sin):
             if turn.shape != (len(cos), 1, cos.shape[2]) or turn.dtype != x.dtype or not turn.is_contiguous():
                 return None
         key = x.shape, x.dtype, cos.shape, torch.get_num_threads()
         plan = self.plans.get(key)
-        if key not in self.plans or (plan is not None and not plan.holds(x.dtype)):
+        if key not in self.plans or (plan is not None and not plan.holds(attention, x.dtype)):
             plan = self.plans[key] = plan_of(layer, x, cos)
         held = None if plan is None else _held(attention, x, given, plan.whole)
         if plan is None or held is None:
             return None
         y = torch.empty_like(x)
-        token = LayerToken(*(each.data_ptr() for each in (x, cos, sin, y, held.seen)))
+        window, state = held.states or (None, None)
+        given_to_all = x, cos, sin, y, window, state, held.seen
+        token = LayerToken(*(None if each is None else each.data_ptr() for each in given_to_all))
 
         def missing(slots: list[Tensor]) -> bool:
             windows = [window.stored(attention.head_dim, x.itemsize) for window in plan.windows]

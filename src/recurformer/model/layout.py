@@ -167,8 +167,8 @@ def has_bias(attention: Any) -> bool:
 
 
 def rotates(attention: Any) -> bool:
-    """Return whether the layer knows positions; some of SmolLM3's do not."""
-    return bool(getattr(attention, "use_rope", True))
+    """Return whether the layer, stock or converted, knows positions; some of SmolLM3's do not."""
+    return bool(getattr(attention, "rotates", getattr(attention, "use_rope", True)))
 
 
 def split_fused(state: dict[str, Tensor], prefix: str, sizes: Sequence[int]) -> None:

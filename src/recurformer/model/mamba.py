@@ -16,7 +16,7 @@ from transformers import Cache
 from transformers import initialization as init
 
 from . import cpp, cpp_step
-from .cpp_step import MOST_ROWS, BlockInputs, StepInputs
+from .cpp_step import BlockInputs, StepInputs
 from .layout import HeadLayout
 from .masks import Packing
 from .mixer import FusedWeights
@@ -216,10 +216,8 @@ class MambaBlock(nn.Module):
             fused: weights that take the place of the parameters.
         """
         layer: Any = None if cache is None else cache.layers[self.layer_index]
-        # one token updates the states in place; a cache that records the past keeps a longer window
-        in_place = x.shape[1] == 1 and layer is not None and layer.has_previous_state[0]
-        if in_place and not torch.is_grad_enabled() and layer.conv_states[0].shape[-1] == self.d_conv:
-            return self._leave(self._step(x.squeeze(1), layer, padding_mask, fused).unsqueeze(1), fused)
+        if x.shape[1] == 1 and cache is not None and (states := self.states_of_step(cache)) is not None:
+            return self._leave(self._step(x.squeeze(1), states, padding_mask, fused).unsqueeze(1), fused)
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:
             x = packing.pack(x)
@@ -272,26 +270,39 @@ class MambaBlock(nn.Module):
         step, write, read = self.x_proj(values).split(sizes, dim=-1)
         return self.dt_proj(step), write, read
 
-    def _step(self, x: Tensor, layer: Any, padding_mask: Tensor | None, fused: FusedMamba | None) -> Tensor:
+    def states_of_step(self, cache: Any) -> tuple[Tensor, Tensor] | None:
+        """Return the convolution's window (B, D, taps) and the state (B, D, N), which one token updates in place.
+
+        None where it cannot: with gradients, before the first input, and in a cache that records the past, whose
+        window is longer.
+        """
+        layer = cache.layers[self.layer_index]
+        if torch.is_grad_enabled() or not layer.has_previous_state[0]:
+            return None
+        window: Tensor = layer.conv_states[0]
+        return (window, layer.recurrent_states[0]) if window.shape[-1] == self.d_conv else None
+
+    def _step(
+        self, x: Tensor, states: tuple[Tensor, Tensor], padding_mask: Tensor | None, fused: FusedMamba | None
+    ) -> Tensor:
         """Mix one token (B, features); returns the channels (B, D). Rows of padding, 0 in (B, 1), keep their states."""
         if padding_mask is not None:
-            states = layer.conv_states[0], layer.recurrent_states[0]
             kept = [state.clone() for state in states]
-            channels = self._step(x, layer, None, fused)
+            channels = self._step(x, states, None, fused)
             for state, before in zip(states, kept, strict=True):
                 state.copy_(torch.where(padding_mask.bool().unsqueeze(-1), state, before))
             return channels
-        if fused is not None:
-            inputs = self._step_inputs(x, layer, fused)
-            if len(x) <= MOST_ROWS and cpp_step.takes(inputs[:1], inputs[1:]):
-                return cpp_step.block_step(inputs)
+        if fused is not None and (inputs := self.step_inputs(x, states, fused)).taken():
+            return cpp_step.block_step(inputs)
+        window, state = states
         row, gate = self.in_proj(x).chunk(2, dim=-1)
-        values = self.conv1d(row, window=layer.conv_states[0])
+        values = self.conv1d(row, window=window)
         step, write, read = self._selection(values, fused)
         A, D = self.transition() if fused is None else (fused.A, fused.D)
-        return state_step(StepInputs(values, step, A, write, read, D, gate, layer.recurrent_states[0]))
+        return state_step(StepInputs(values, step, A, write, read, D, gate, state))
 
-    def _step_inputs(self, x: Tensor, layer: Any, fused: FusedMamba) -> BlockInputs:
+    def step_inputs(self, x: Tensor, states: tuple[Tensor, Tensor], fused: FusedMamba) -> BlockInputs:
+        """Return what the kernel of a step is given: a token (B, features), window and state."""
         selection, bias = fused.selection or (self.x_proj.weight, None)
         step = self.dt_proj if fused.selection is None else None
         return BlockInputs(
@@ -303,10 +314,10 @@ class MambaBlock(nn.Module):
             selection_bias=bias,
             step_weight=None if step is None else step.weight,
             step_bias=None if step is None else step.bias,
+            window=states[0],
             A=fused.A,
             D=fused.D,
-            window=layer.conv_states[0],
-            state=layer.recurrent_states[0],
+            state=states[1],
         )
 
 

@@ -2,6 +2,22 @@
 #pragma once
 #include "mamba.h"
 
+// Rows of any type as floats, copied unless they are floats already.
+template <class T>
+struct Wide {
+  std::vector<float> copy;
+  Rows rows;
+  Wide(const T* x, int64_t stride, int64_t batch, int64_t width) : copy(batch * width), rows{copy.data(), width} {
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t i = 0; i < width; ++i) copy[b * width + i] = wide(x[b * stride + i]);
+  }
+};
+template <>
+struct Wide<float> {
+  Rows rows;
+  Wide(const float* x, int64_t stride, int64_t, int64_t) : rows{x, stride} {}
+};
+
 struct Product {
   const void *weight, *bias;  // (outputs, features), (outputs) or null
   void* y;                    // (batch, outputs)
@@ -55,7 +71,21 @@ struct WindowStepArguments {
   int32_t threads, half;  // half: all numbers are bfloat16, and so are unpacked slots
 };
 
+struct BlockArguments {  // of a Mamba block; all but A, D and state may be bfloat16
+  const void *x, *in_proj;                  // (batch, features), (2 channels, features)
+  const void *weight, *bias;                // of the convolution: (channels, taps), (channels)
+  const void *selection, *selection_bias;   // (steps + 2 N, channels), (steps + 2 N) or null
+  const void *step_weight, *step_bias;      // (channels, steps), (channels); null: the selection gives delta itself
+  void* window;                             // (batch, channels, taps)
+  const float *A, *D;                       // (channels, N), (channels)
+  float* state;                             // (batch, channels, N)
+  void* y;                                  // (batch, channels)
+  int64_t x_stride, batch, features, channels, steps, states, taps;
+  int32_t threads, half;
+};
+
 extern "C" {
+int block_step(const BlockArguments* a);
 int products(const ProductsArguments* a, const Product* all);
 int rms_norm(const NormArguments* a);
 int gated_products(const GatedArguments* a);

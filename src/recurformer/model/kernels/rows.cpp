@@ -2,22 +2,6 @@
 // feed-forward parts. Reading the weights bounds it; sums are of float32, whatever the type of rows and weights.
 #include "layer.h"
 
-// Rows of any type as floats, copied unless they are floats already.
-template <class T>
-struct Wide {
-  std::vector<float> copy;
-  Rows rows;
-  Wide(const T* x, int64_t stride, int64_t batch, int64_t width) : copy(batch * width), rows{copy.data(), width} {
-    for (int64_t b = 0; b < batch; ++b)
-      for (int64_t i = 0; i < width; ++i) copy[b * width + i] = wide(x[b * stride + i]);
-  }
-};
-template <>
-struct Wide<float> {
-  Rows rows;
-  Wide(const float* x, int64_t stride, int64_t, int64_t) : rows{x, stride} {}
-};
-
 template <class T>
 static void multiply_all(const ProductsArguments& a, const Product* all) {
   const Wide<T> x((const T*)a.x, a.x_stride, a.batch, a.features);
