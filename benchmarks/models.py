@@ -102,6 +102,13 @@ def variants(options: Options, betas: Sequence[float] | None = None) -> dict[str
     return found if betas or options.backbone != SMOLLM2 else found | {"cache 1/8": "price"}
 
 
+def windows(options: Options) -> dict[str, Change]:
+    """Windows of one size, with and without a state, on a processor; none in a quick run."""
+    if options.device == "cuda" or options.quick:
+        return {}
+    return {f"window {WINDOW}": "window", f"window {WINDOW} and state": "window_state"}
+
+
 def variant(options: Options, change: Change) -> PreTrainedModel:
     """The model of one of `variants`, on the device, with untrained Mamba blocks; shared by all topics."""
     return _converted(options, change).to(options.device) if change else backbone(options)  # type: ignore[arg-type]

@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import WINDOW, Change, facts, in_half, inference, prompt, stock, variants
+from benchmarks.models import Change, facts, in_half, inference, prompt, stock, variants, windows
 from benchmarks.topics.prefill import CONTEXTS, sizes
 from recurformer.measure.cache import cache_tensors
 
 STEPS = 8
 """Tokens decoded in one run."""
-BATCHES = {"cpu": [(f"{tokens} tokens, batch 8", 8, tokens) for tokens in CONTEXTS["cpu"]], "cuda": []}
-"""Cases that prefill does not have."""
+BATCHES = {"cpu": [(f"{tokens} tokens, batch 8", 8, tokens) for tokens in CONTEXTS["cpu"][2:]], "cuda": []}
+"""Cases that prefill does not have, because they would take too long there."""
 READING = "reading alone"
 """The least time of a token of the last bfloat16 candidate: that of reading its weights and its cache."""
 
@@ -94,17 +94,15 @@ def cases(options: Options) -> Iterator[Case]:
     layer's keys, which is what a step takes.
     """
     memory = options.device == "cuda"
-    windows: dict[str, Change] = {}
-    if options.device == "cpu" and not options.quick:
-        windows = {f"window {WINDOW}": "window", f"window {WINDOW} and state": "window_state"}
     for case, batch, tokens in [*sizes(options), *(() if options.quick else BATCHES[options.device])]:
-        changes, shared = variants(options) | windows, {"batch": batch, "tokens": tokens}
+        changes, shared = variants(options) | windows(options), {"batch": batch, "tokens": tokens}
         make = partial(_candidate, options, tokens, batch)
         folded = tuple(make(name, inference, change) for name, change in changes.items())
         yield Case(case, "backbone", folded, shared, memory=memory)
         if options.device == "cpu" and batch == 1:
             half = tuple(
-                make(f"{name}, bfloat16", in_half, change) for name, change in (windows | variants(options)).items()
+                make(f"{name}, bfloat16", in_half, change)
+                for name, change in (windows(options) | variants(options)).items()
             )
             # claims about a β compare with the backbone, not with the library's
             half = tuple(replace(one, facts={**one.facts, "beta": math.nan}) for one in half)

@@ -7,13 +7,13 @@ import torch
 from transformers import DynamicCache
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import Change, facts, inference, prompt, variants
+from benchmarks.models import Change, facts, inference, prompt, variants, windows
 
 CONTEXTS = {"cpu": (256, 1024, 4096, 8192), "cuda": (1024, 4096, 16384, 61440)}
 
-BATCHES = {"cpu": (1,), "cuda": (1, 8, 64)}
-MOST_TOKENS = 65536
-"""In all sequences of a batch together: a card holds two models of 7B, the caches of both, and to decode each twice."""
+BATCHES = {"cpu": (1, 8), "cuda": (1, 8, 64)}
+MOST_TOKENS = {"cpu": 8192, "cuda": 65536}
+"""In all sequences of a batch together. A GPU holds two models of 7B, the caches of both, and to decode each twice."""
 
 
 def sizes(options: Options) -> list[tuple[str, int, int]]:
@@ -22,7 +22,7 @@ def sizes(options: Options) -> list[tuple[str, int, int]]:
         (f"{tokens} tokens" + (f", batch {batch}" if batch > 1 else ""), batch, tokens)
         for batch in BATCHES[options.device]
         for tokens in CONTEXTS[options.device]
-        if batch * tokens <= MOST_TOKENS
+        if batch * tokens <= MOST_TOKENS[options.device]
     ]
     return found[: 1 if options.quick else None]
 
@@ -42,6 +42,6 @@ def cases(options: Options) -> Iterator[Case]:
     for case, batch, tokens in sizes(options):
         candidates = tuple(
             Candidate(name, partial(_prefill, options, change, tokens, batch), facts(options, change))
-            for name, change in variants(options).items()
+            for name, change in (variants(options) | windows(options)).items()
         )
         yield Case(case, "backbone", candidates, {"batch": batch, "tokens": tokens})

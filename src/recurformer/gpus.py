@@ -7,6 +7,7 @@ scheduler such as SLURM, a launcher of several processes or a user, it is respec
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,6 +17,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+STUDY_DEVICE = "RECURFORMER_DEVICE"
+"""The device of the study whose job this process is (`workflow/rules/common.smk`)."""
 SECONDS_OF_A_TRY = 0.05
 
 
@@ -26,6 +29,19 @@ def machine_gpus() -> list[str]:
     command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return answer.stdout.split() if answer.returncode == 0 else []
+
+
+def refuse_a_processor() -> None:
+    """Refuse to compute without a GPU for a study that asks for GPUs; torch is imported already.
+
+    Raises:
+        ValueError: torch finds none.
+    """
+    if os.environ.get(STUDY_DEVICE) == "gpu" and not sys.modules["torch"].cuda.is_available():
+        raise ValueError(
+            "the study's device is gpu, but torch finds none here: install a build of torch for it (make cuda), or give"
+            " --config device=cpu study=NAME"
+        )
 
 
 @contextmanager

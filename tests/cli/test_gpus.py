@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
+import torch
 
 from recurformer.cli import main as command
 from recurformer.cli.stage import STAGES
@@ -122,3 +123,15 @@ def test_a_stage_of_the_command_has_a_gpu_for_itself(machine, monkeypatch):
     assert command.main(words) == 0
     assert seen == GPUS[:1]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_job_of_a_study_for_gpus_does_not_compute_on_a_processor(monkeypatch, capsys):
+    ran = []
+    monkeypatch.setitem(STAGES, "sink", replace(STAGES["sink"], rows="", function=ran.append))
+    words = ["sink", "model", "--articles", "a", "--name", "x"]
+    for device, expected in (("gpu", 1), ("cpu", 0)):
+        monkeypatch.setenv("RECURFORMER_DEVICE", device)
+        assert command.main(words) == expected
+        assert len(ran) == 1 - expected
+    assert "the study's device is gpu, but torch finds none here" in capsys.readouterr().err

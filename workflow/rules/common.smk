@@ -27,6 +27,7 @@ except ValueError as error:
 # Jobs read and write UTF-8 in any locale. A notebook's backend of figures may not be installed here.
 os.environ.update(PYTHONUTF8="1")
 os.environ.pop("MPLBACKEND", None)
+os.environ.update(RECURFORMER_DEVICE=config["device"])
 if config["device"] == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="")
 # A job that the kernel ends can say nothing itself. Snakemake shows a prefix with any failure, so it holds no text.

@@ -17,7 +17,7 @@ from recurformer.__main__ import STOPPED
 from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
 from recurformer.cli.stage import STAGES, SUITE, InputPath, OutputFolder, OutputPath, Settings, Stage, flat, paths_of
 from recurformer.files import refuse_strange_model
-from recurformer.gpus import own_gpus
+from recurformer.gpus import own_gpus, refuse_a_processor
 from recurformer.records import read_record, run_record
 from recurformer.study import Distributed
 
@@ -134,6 +134,8 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
             import_module("pyarrow")  # where it is not installed, this is said before any work
         if stage.device:
             import_libraries()
+        if stage.device == "computes":
+            refuse_a_processor()
         record["metrics"] = stage.run(args, settings)
         if path and "distributed" in settings:
             record["training"] = described(args, settings, spread)
