@@ -8,6 +8,7 @@
 #include "layer.h"
 
 constexpr int64_t PIECE = 128;           // slots of a task, the unit that threads share
+constexpr int64_t ROWS = 4;              // slots that are read at once; divides PIECE
 constexpr int64_t WORTH_SHARING = 1024;  // slots of all groups; fewer are not worth waking a second thread
 constexpr int HALF = 16, SINGLE = 32;    // bits of numbers as the model computes them: bfloat16 or float32
 
@@ -117,6 +118,16 @@ struct Part {
   float *most, *sum, *values;  // (queries), (queries), (queries, dim)
 };
 
+// ROWS neighbouring slots as numbers (ROWS, dim), and their scales; those past the last one repeat it and have a scale of 0.
+template <int BITS>
+static inline void read_slots(const uint8_t* slots, int64_t stride, int64_t count, int64_t dim, float* numbers,
+                              float* scales) {
+  for (int64_t r = 0; r < ROWS; ++r) {
+    const float scale = numbers_of<BITS>(slots + std::min(r, count - 1) * stride, dim, numbers + r * dim);
+    scales[r] = r < count ? scale : 0.f;
+  }
+}
+
 template <int BITS, int DIM>
 static void attend(const WindowSlots& window, const WindowGroup& group, const Task& task, const float* queries,
                    int64_t any_dim, Part part, float* memory) {
@@ -124,19 +135,30 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   const int64_t first = window.at(task.row, task.first, group.place), stride = window.slot;
   const uint8_t *keys = window.keys + first, *values_at = window.values + first;
   const float offset = BITS >= HALF ? 0.f : 0.5f - (float)(1 << (BITS - 1) % SINGLE);
-  float *entry = memory, *scores = memory + dim;
+  const float *a = memory, *b = a + dim, *c = b + dim, *d = c + dim;  // numbers of ROWS slots
+  float *scores = memory + ROWS * dim, scales[ROWS];
   for (int64_t q = 0; q < count; ++q) {  // the offset's share of each product
     part.sum[q] = 0.f;
     for (int64_t i = 0; i < dim; ++i) part.sum[q] += offset * queries[q * dim + i];
   }
-  for (int64_t s = 0; s < length; ++s) {
-    const float scale = numbers_of<BITS>(keys + s * stride, dim, entry);
+  for (int64_t s = 0; s < length; s += ROWS) {
+    read_slots<BITS>(keys + s * stride, stride, length - s, dim, memory, scales);
     for (int64_t q = 0; q < count; ++q) {
       const float* query = queries + q * dim;
-      float score = part.sum[q];
-#pragma omp simd reduction(+ : score)
-      for (int64_t i = 0; i < dim; ++i) score += query[i] * entry[i];
-      scores[q * PIECE + s] = scale * score;
+      float* own = scores + q * PIECE + s;
+      float in_a = 0.f, in_b = 0.f, in_c = 0.f, in_d = 0.f;
+#pragma omp simd reduction(+ : in_a, in_b, in_c, in_d)
+      for (int64_t i = 0; i < dim; ++i) {
+        in_a += query[i] * a[i];
+        in_b += query[i] * b[i];
+        in_c += query[i] * c[i];
+        in_d += query[i] * d[i];
+      }
+      const float all = part.sum[q];
+      own[0] = scales[0] * (all + in_a);
+      own[1] = scales[1] * (all + in_b);
+      own[2] = scales[2] * (all + in_c);
+      own[3] = scales[3] * (all + in_d);
     }
   }
   for (int64_t q = 0; q < count; ++q) {
@@ -151,12 +173,16 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
     part.sum[q] = sum;
   }
   std::fill(part.values, part.values + count * dim, 0.f);
-  for (int64_t s = 0; s < length; ++s) {
-    const float scale = numbers_of<BITS>(values_at + s * stride, dim, entry);
+  for (int64_t s = 0; s < length; s += ROWS) {
+    read_slots<BITS>(values_at + s * stride, stride, length - s, dim, memory, scales);
     for (int64_t q = 0; q < count; ++q) {
-      const float weight = scores[q * PIECE + s] * scale;
+      const float* own = scores + q * PIECE + s;
+      float weight[ROWS], all = 0.f;
+      for (int64_t r = 0; r < ROWS; ++r) all += weight[r] = own[r] * scales[r];
+      all *= offset;
       float* values = part.values + q * dim;
-      SIMD for (int64_t i = 0; i < dim; ++i) values[i] += weight * (entry[i] + offset);
+      SIMD for (int64_t i = 0; i < dim; ++i)
+        values[i] += all + weight[0] * a[i] + weight[1] * b[i] + weight[2] * c[i] + weight[3] * d[i];
     }
   }
 }
@@ -290,7 +316,7 @@ static void step(const WindowStepArguments& a, const WindowSlots* windows, const
   };
   const int threads = count * PIECE < WORTH_SHARING ? 1 : a.threads;
   in_parallel(threads, count, [&](int, int64_t begin, int64_t end) {
-    std::vector<float> memory(dim + most * (PIECE + 1));
+    std::vector<float> memory(ROWS * dim + most * PIECE);
     for (int64_t t = begin; t < end; ++t) {
       const WindowGroup& group = groups[tasks[t].group];
       const WindowSlots& window = windows[group.window];
