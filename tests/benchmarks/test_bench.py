@@ -33,13 +33,13 @@ SHOWN = {
     f"decoding, {EIGHTH}": ("decode", "", "cache 1/8"),
     "decoding, a window of 256 tokens in nine tenths of the heads": ("decode", "", "window 256"),
     "the same with a state": ("decode", "", "window 256 and state"),
+    f"decoding eight sequences, {EIGHTH}": ("decode", ", batch 8", "cache 1/8"),
+    f"decoding, {EIGHTH} in bfloat16, beside the library's float32": ("decode", ", quickest", "cache 1/8, bfloat16"),
+    "only reading the weights and the cache of the former": ("decode", ", quickest", "reading alone"),
     "decoding, the windows in bfloat16, beside the library's float32": ("decode", ", quickest", "window 256, bfloat16"),
     "these with a state, likewise": ("decode", ", quickest", "window 256 and state, bfloat16"),
     "decoding, β = 0.5 in bfloat16, beside the library's float32": ("decode", ", quickest", "beta 0.5, bfloat16"),
-    f"decoding eight sequences, {EIGHTH}": ("decode", ", batch 8", "cache 1/8"),
-    f"decoding, {EIGHTH} in bfloat16, beside the library's float32": ("decode", ", quickest", "cache 1/8, bfloat16"),
     "decoding, the backbone in bfloat16, beside the library's float32": ("decode", ", quickest", "backbone, bfloat16"),
-    "only reading the weights and the cache of the former": ("decode", ", quickest", "reading alone"),
 }
 """Rows of the documents' tables -> topic, end of the case's name, candidate."""
 ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)
@@ -212,16 +212,22 @@ def test_what_a_prefill_of_the_priced_windows_could_reach():
     assert "would give {:.2f} and {:.2f}".format(*bounds) in text
 
 
-@pytest.mark.parametrize("mixer", ["mamba", "window_state"])
-def test_what_is_said_of_the_weights_of_a_token_is_counted(mixer):
-    """In float32: what a folded model has, at β = 0.9."""
+@pytest.mark.parametrize(
+    ("mixer", "beta", "sentence"),
+    [
+        ("mamba", 0.9, "a folded model has {:.0f} MB of weights, and the backbone {:.0f} MB; at β = 0.5"),
+        ("mamba", 0.5, "at β = 0.5, a folded model has {:.0f} MB"),
+        ("window_state", 0.9, "the folded window with a state has {:.0f} MB of weights, and the backbone {:.0f} MB"),
+    ],
+)
+def test_what_is_said_of_the_weights_of_a_token_is_counted(mixer, beta, sentence):
+    """In float32: what a folded model has."""
     text = " ".join((ROOT / "docs/benchmarks.md").read_text().split())
     original = meta_model(load_shape("smollm2-135m"))
-    converted = convert(original, rank_heads(random_ranking(30, 9, seed=0), 3, 0.9), mixer)
+    converted = convert(original, rank_heads(random_ranking(30, 9, seed=0), 3, beta), mixer)
     saved = 0
     for layer in (module for module in converted.modules() if isinstance(module, RecurFormerAttention)):
         sizes = layer_sizes(layer)
         saved += multiply_adds(sizes, Folds(False, False)) - multiply_adds(sizes, cheapest_folds(sizes))
     counts = [4e-6 * count for count in (converted.num_parameters() - saved, original.num_parameters())]
-    model = "a folded model" if mixer == "mamba" else "the folded window with a state"
-    assert "{} has {:.0f} MB of weights, and the backbone {:.0f} MB".format(model, *counts) in text, counts
+    assert sentence.format(*counts) in text, counts
