@@ -7,7 +7,6 @@ scheduler such as SLURM, a launcher of several processes or a user, it is respec
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,15 +31,19 @@ def machine_gpus() -> list[str]:
 
 
 def refuse_a_processor() -> None:
-    """Refuse to compute without a GPU for a study that asks for GPUs; torch is imported already.
+    """Refuse to compute without a GPU for a study that asks for GPUs.
 
     Raises:
         ValueError: torch finds none.
     """
-    if os.environ.get(STUDY_DEVICE) == "gpu" and not sys.modules["torch"].cuda.is_available():
+    if os.environ.get(STUDY_DEVICE) != "gpu":
+        return
+    import torch  # slow, and most commands of this module's importers do without
+
+    if not torch.cuda.is_available():
         raise ValueError(
-            "the study's device is gpu, but torch finds none here: install a build of torch for it (make cuda), or give"
-            " --config device=cpu study=NAME"
+            "the study's device is gpu, but torch finds none here: run it where there is one, with a build of torch for it, or"
+            " give --config device=cpu study=NAME"
         )
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from recurformer.cli.main import STAGES, main
+from recurformer.cli.runs import LEDGERS
 from recurformer.cli.stage import NAME, checkpoint, stage
 from recurformer.results.frames import COLUMNS
 from recurformer.study import Mamba, Perplexity
@@ -169,3 +170,10 @@ def test_metrics_are_of_columns_that_the_rows_have():
         for metric in kinds[kind].metrics:
             read = {metric.column, metric.over, *metric.by} - {""}
             assert read <= {*COLUMNS[kind], *FURTHER.get(kind, [])}, kind
+
+
+def test_an_option_of_several_values_may_be_repeated():
+    words = ["model", "out", "--text", "a", "b", "--text", "c"]
+    assert STAGES["adapt"].parser().parse_args(words).text == ["a", "b", "c"]
+    for given, ledgers in ((["id", "--ledger", "x", "--ledger", "y"], ["x", "y"]), (["id"], LEDGERS)):
+        assert STAGES["trace"].parser().parse_args(given).ledger == ledgers

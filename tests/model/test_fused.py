@@ -453,3 +453,73 @@ def test_a_changed_layer_of_one_call_is_seen(mixer, change):
         assert difference(before, after) < 1e-5
     elif change != "padding":
         assert difference(after, before) > 1e-4
+
+
+def decode(model, ids, read=3):
+    """Logits of a prompt's first tokens at once and of each other token."""
+    cache = DynamicCache(config=model.config)
+    pieces = [ids[:, :read], *ids[:, read:].split(1, 1)]
+    return torch.cat([model(piece, past_key_values=cache).logits for piece in pieces], 1)
+
+
+def gaps(block):
+    """Its readout, as the step of a layer cannot read it."""
+    block.out_proj.weight = nn.Parameter(block.out_proj.weight.t().contiguous().t())
+
+
+def another_convolution(block):
+    """Another module, whose weight is another one before the next token."""
+    block.conv1d = deepcopy(block.conv1d)
+    yield
+    block.conv1d.weight = nn.Parameter(3 * block.conv1d.weight)
+
+
+@pytest.mark.parametrize("change", [gaps, another_convolution])
+@torch.no_grad()
+def test_a_changed_part_of_a_block_is_seen(change):
+    torch.manual_seed(0)
+    backbone = make_backbone("llama_gqa_tied")
+    model = carrying_far(convert(backbone, [[0], [1], [2]], **MAMBA | {"dt_rank": 3}))  # its readouts are not folded
+    ids = tokens(1, 12)
+    with recurformer.folded(model):
+        decode(model, ids)
+        for _ in change(model.model.layers[0].self_attn.mamba) or ():
+            decode(model, ids)
+        result = decode(model, ids)
+    assert difference(result, decode(model, ids)) < 1e-5
+
+
+@pytest.mark.parametrize("part", ["in_proj", "out_proj", "x_proj"])
+@torch.no_grad()
+def test_a_block_whose_part_was_wrapped_meanwhile_is_refused(part):
+    model, ids = make(rank=3), tokens(1, 5)
+    block = model.model.layers[0].self_attn.mamba
+    with recurformer.folded(model):
+        decode(model, ids)
+        setattr(block, part, nn.Sequential(getattr(block, part)))
+        with pytest.raises(ValueError, match=f"{part} of layer 0 is a Sequential, not an ordinary layer"):
+            decode(model, ids)
+
+
+@pytest.mark.parametrize("mixer", ["original", "mamba"])
+@torch.no_grad()
+def test_what_a_prefill_prepared_is_not_the_models(mixer):
+    """A prefill reads by copies of the modules, and its last chunk may have a single token."""
+    model, ids = make_backbone("llama_gqa_tied") if mixer == "original" else make(), tokens(1, 12)
+    with recurformer.folded(model):
+        recurformer.prefill(model, ids[:, :6], chunk=5)
+        before = decode(model, ids)
+        load(model)
+        after = decode(model, ids)
+    assert difference(after, decode(model, ids)) < 1e-5 < difference(after, before)
+
+
+@pytest.mark.parametrize("mixer", ["original", "mamba"])
+@torch.no_grad()
+def test_chunks_of_one_token_before_padding(mixer):
+    model, ids = make_backbone("llama_gqa_tied") if mixer == "original" else make(), tokens(2, 10)
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    expected = recurformer.prefill(model, ids, 1, mask).logits[0]
+    with recurformer.folded(model):
+        assert difference(recurformer.prefill(model, ids, 1, mask).logits[0], expected) < 1e-5

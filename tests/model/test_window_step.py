@@ -262,3 +262,26 @@ def test_models_decode_by_the_kernel_as_in_float64(static, monkeypatch):
     # without padding the beginning goes through the kernel too, unless a static cache has its slots already
     whole = [model.to(dtype)(tokens).logits.double() for dtype in (torch.float64, torch.float32)]
     assert difference(*whole) < 1e-4
+
+
+@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@pytest.mark.parametrize("before", [1, 2, 3, 4, 126, 127, 128, 129])
+@pytest.mark.parametrize("place", ["values", "keys"])
+@torch.no_grad()
+def test_an_infinite_number_goes_no_farther_than_in_torch(before, place):
+    """In the last slot: what is read behind it counts for nothing."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 1, 2, 8), torch.randn(1, 1, 1, 8), torch.randn(1, 1, 8)
+    keys, values = torch.randn(1, 1, before + 5, 8), torch.randn(1, 1, before + 5, 8)
+    if place == "values":
+        value[..., 0] = torch.inf
+    else:
+        query[..., 0], key[..., 0] = 1.0, -torch.inf  # a weight of 0
+    step = cpp_step.WindowStepInputs(
+        query, key, value, None, None, ((0, 0, 0, 2, 0, 0),), seen=torch.full((1, 1), before), whole=(keys, values)
+    )
+    result = cpp_step.window_step(step).view(1, 1, 2, 8).transpose(1, 2)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query.transpose(1, 2), keys[:, :, : before + 1], values[:, :, : before + 1], enable_gqa=True
+    )
+    torch.testing.assert_close(result, expected, equal_nan=True)

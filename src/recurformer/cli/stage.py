@@ -102,8 +102,19 @@ Device = Literal["computes", "copies", "counts"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Several(Action):
+    """Values of an option that may be given several times: all count, in the place of the default."""
+
+    def __call__(self, parser: ArgumentParser, args: Namespace, values: Any, option_string: str | None = None) -> None:
+        """Add the values to those that were given before."""
+        held = getattr(args, self.dest)
+        setattr(args, self.dest, [*([] if held is self.default else held), *values])
+
+
 def argument(*names: str, **options: Any) -> Argument:
-    """One argument, as `ArgumentParser.add_argument` takes it."""
+    """One argument, as `ArgumentParser.add_argument` takes it; an option with several values is `Several`."""
+    if names[0].startswith("-") and options.get("nargs") in {"+", "*"}:
+        options = {"action": Several} | options
     return lambda parser: parser.add_argument(*names, **options)
 
 

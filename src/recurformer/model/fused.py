@@ -10,6 +10,7 @@ products, as it changes no more often.
 `folded` is the switch.
 """
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -109,6 +110,7 @@ class Folding:
 
     def __init__(self) -> None:
         self.fused: FusedWeights | None = None
+        self.owners: list[dict[str, Any]] = []
         self.factors: list[tuple[dict[str, Any], str, Tensor, int]] = []
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -116,23 +118,37 @@ class Folding:
         return type(None), ()
 
     def __call__(self, layer: nn.Module) -> FusedWeights | None:
-        """Return the layer's fused weights; None with gradients, and in traced code, which would freeze them."""
+        """Return the layer's fused weights; None with gradients, and in traced code, which would freeze them.
+
+        Raises:
+            ValueError: a projection has been wrapped or quantized since the model was folded.
+        """
         if torch.compiler.is_compiling():
             return None
         if torch.is_grad_enabled():
             self.fused = None
             return None
-        if self.fused is None or self.changed():
+        if self.fused is None or self.changed(layer):
+            _check(layer)
             self.fused = fuse(layer)
-            self.factors = list(_factors(layer))
+            self.owners, self.factors = _owners(layer), list(_factors(layer))
         return self.fused
 
-    def changed(self) -> bool:
-        """Return whether a factor has changed since the weights were fused."""
+    def changed(self, layer: Any) -> bool:
+        """Return whether a factor, or the module that has it, is another one since the weights were fused."""
+        owners = _owners(layer)
+        if len(owners) != len(self.owners) or any(map(operator.is_not, owners, self.owners)):
+            return True
         return any(
             owner[name]._version != version or owner[name].data_ptr() != factor.data_ptr()
             for owner, name, factor, version in self.factors
         )
+
+
+def _owners(layer: Any) -> list[dict[str, Any]]:
+    """Return where the layer's factors are held."""
+    mixer: nn.Module = layer.mixer
+    return [module._parameters for module in (layer.o_proj, mixer, *mixer._modules.values()) if module is not None]
 
 
 def _factors(layer: Any) -> Iterator[tuple[dict[str, Any], str, Tensor, int]]:
@@ -165,7 +181,7 @@ def folded(model: nn.Module) -> Iterator[None]:
 
     On a processor, one token of few sequences goes through our C++ kernels in every linear layer, norm and gated
     feed-forward part of float32 or bfloat16 (`few_rows.py`): they read memory faster than torch's product. So does the
-    attention to all cached tokens, unless some are padding, and a layer that only attends is one call
+    attention to all cached tokens, unless some are padding, and a layer that attends or has a Mamba block is one call
     (`layer_step.py`); a `DynamicCache` then has room for tokens to come. Mamba blocks and mixers with a readout compute
     with fused weights. These are made at the first such pass and again whenever a factor has changed; they cost memory
     of about the output projections' size until the end. The model's parameters and saved checkpoints stay as they are.

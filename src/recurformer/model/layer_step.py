@@ -39,7 +39,7 @@ from .few_rows import (
     activation_of,
 )
 from .layout import NORMS, rotates
-from .mamba import FusedMamba, MambaMixer
+from .mamba import CausalConv, FusedMamba, MambaMixer
 from .mixer_window import WindowMixer
 from .prefill import IMPLEMENTATION as CHUNKED
 from .window import Window
@@ -197,22 +197,27 @@ def _parts(layer: Any, hidden: int) -> Parts | None:
 def _add_block(plan: Plan, attention: Any, x: Tensor) -> bool:
     """Add the step of a layer's Mamba block to its plan; return whether the kernel takes it."""
     mixer, fused, arguments = attention.mixer, plan.fused, plan.arguments
-    if fused is None:
+    linear = [mixer._modules.get(name) for name in ("in_proj", "x_proj", "dt_proj", "out_proj")]
+    if fused is None or any(type(part) is not FewRowsLinear for part in linear) or type(mixer.conv1d) is not CausalConv:
         return False
-    rows, channels, taps = x[:, 0, :1].expand(len(x), mixer.in_proj.in_features), len(fused.A), mixer.d_conv
-    token = rows.contiguous()  # only its shape counts, and that of the states
-    states = x.new_empty(len(x), channels, taps), fused.A.new_empty(len(x), *fused.A.shape)
+    channels, readout = len(fused.A), mixer.out_proj
+    # only their shapes count
+    token, y = x.new_empty(len(x), mixer.in_proj.in_features), x.new_empty(len(x), channels)
+    states = x.new_empty(len(x), channels, mixer.d_conv), fused.A.new_empty(len(x), *fused.A.shape)
     inputs = mixer.step_inputs(token, states, fused)
-    if not inputs.taken():
+    fits = readout.weight.shape == (readout.out_features, channels) and takes(
+        (), (readout.weight, readout.bias), x.dtype
+    )
+    if not fits or not inputs.taken():
         return False
-    given: Any = block_arguments(inputs, x.new_empty(len(x), channels))
+    given: Any = block_arguments(inputs, y)
     given.x = given.y = given.window = given.state = None
     arguments.block = BLOCK_ARGUMENTS[torch.float32].from_buffer_copy(given)
     arguments.reads = addressof(plan.reads)
     half = x.dtype == torch.bfloat16
     if fused.output is None:
-        arguments.readout = _product(mixer.out_proj)
-        arguments.reading = _rows(len(x), [mixer.out_proj], half)
+        arguments.readout = _product(readout)
+        arguments.reading = _rows(len(x), [readout], half)
     else:
         arguments.output.weight = fused.output.data_ptr()
         arguments.mixing.features = arguments.mixing.x_stride = fused.output.shape[1]

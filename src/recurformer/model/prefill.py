@@ -55,7 +55,11 @@ def attending_by(model: PreTrainedModel, implementation: str) -> PreTrainedModel
     copies: dict[int, Any] = {id(module): copy(module) for module in model.modules()}
     for module in list(copies.values()):
         for name, value in vars(module).items():
-            if isinstance(value, dict):  # of submodules, parameters, buffers or hooks
+            if name in ("_parameters", "_buffers"):  # one place, so that whoever watches a weight sees it change
+                continue
+            if name == "steps" and value is not None:  # what was prepared for one model's modules is its own
+                vars(module)[name] = type(value)()
+            elif isinstance(value, dict):  # of submodules or hooks
                 vars(module)[name] = type(value)((key, copies.get(id(item), item)) for key, item in value.items())
             elif isinstance(value, (PreTrainedConfig, MethodType, partial)):  # methods that someone has wrapped, too
                 vars(module)[name] = deepcopy(value, copies)
@@ -203,6 +207,8 @@ class ReservedCache(DynamicCache):
             layer.lazy_initialization(key_states, value_states)
             self._rooms[layer_idx] = self._room(key_states), self._room(value_states)
         keys, values = self._rooms[layer_idx]
+        if seen and layer.keys.data_ptr() != keys.data_ptr():  # a kernel's single tokens are elsewhere
+            return super().update(key_states, value_states, layer_idx, *args, **kwargs)
         keys[:, :, seen:stop], values[:, :, seen:stop] = key_states, value_states
         layer.keys, layer.values = keys[:, :, :stop], values[:, :, :stop]
         return layer.keys, layer.values

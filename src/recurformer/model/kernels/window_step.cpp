@@ -118,13 +118,14 @@ struct Part {
   float *most, *sum, *values;  // (queries), (queries), (queries, dim)
 };
 
-// ROWS neighbouring slots as numbers (ROWS, dim), and their scales; those past the last one repeat it and have a scale of 0.
+// ROWS neighbouring slots as numbers (ROWS, dim), and their scales; both are 0 past the last one.
 template <int BITS>
 static inline void read_slots(const uint8_t* slots, int64_t stride, int64_t count, int64_t dim, float* numbers,
                               float* scales) {
   for (int64_t r = 0; r < ROWS; ++r) {
-    const float scale = numbers_of<BITS>(slots + std::min(r, count - 1) * stride, dim, numbers + r * dim);
-    scales[r] = r < count ? scale : 0.f;
+    float* own = numbers + r * dim;
+    scales[r] = r < count ? numbers_of<BITS>(slots + r * stride, dim, own) : 0.f;
+    if (r >= count) std::fill(own, own + dim, 0.f);
   }
 }
 
@@ -164,6 +165,7 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   for (int64_t q = 0; q < count; ++q) {
     float *own = scores + q * PIECE, most = own[0], sum = 0.f;
     for (int64_t s = 1; s < length; ++s) most = std::max(most, own[s]);
+    if (most == -INFINITY) most = 0.f;  // nothing here counts beside other slots
 #pragma omp simd reduction(+ : sum)
     for (int64_t s = 0; s < length; ++s) {
       own[s] = exp2_negative(own[s] - most);
