@@ -42,8 +42,8 @@ def refuse_a_processor() -> None:
 
     if not torch.cuda.is_available():
         raise ValueError(
-            "the study's device is gpu, but torch finds none here: run it where there is one, with a build of torch for it, or"
-            " give --config device=cpu study=NAME"
+            "the study's device is gpu, but torch finds none here: run it on a node that has one, with a build of"
+            " torch for it, or give --config device=cpu study=NAME"
         )
 
 

@@ -100,11 +100,13 @@ def config_for(wildcards):
 
 
 def needs(name, grows=False):
-    """What a job asks for by its rule, more with every attempt where it `grows`; nothing instead of none."""
+    """What a job asks for by its rule; nothing instead of none. Where it `grows`, the second attempt asks for twice as
+    much, and all later ones for three times: a training may be stopped and resume many times.
+    """
 
     def of_job(wildcards, attempt, rulename):
         asked = request(rulename, config_for(wildcards), wildcards)[name]
-        return asked * (attempt if grows else 1) or None
+        return asked * (min(attempt, 3) if grows else 1) or None
 
     return of_job
 
