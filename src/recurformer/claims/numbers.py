@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, ROUNDING, Finding
+from recurformer.claims.claim import ALLOWED_DROP, INCONSISTENCIES, ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided
 from recurformer.data.sizes import PUBLISHED
 from recurformer.paper import CACHE_LENGTHS, CELLS, EXPONENTS, PrintedCell, label
@@ -61,6 +61,7 @@ def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
     return cache_values(rows).set_index("setting")["ours"].sort_index(ascending=False)
 
 
+WHOLE = "audit/whole-heads/"
 SHARED = {"all": "once all of its query heads are replaced", "any": "once any of them is"}
 """When a key-value head that several query heads share may be freed: the paper does not say."""
 
@@ -103,10 +104,12 @@ def _by_choice(evidence: Evidence, cell: PrintedCell, value: float) -> str:
         f"{number(low, 4)} to {number(high, 4)} if a key-value head is freed {SHARED[name]}"
         for name, (low, high) in _reach(evidence, cell).items()
     )
+    audits = (name for name, found in INCONSISTENCIES.items() if name.startswith(WHOLE) and cell.id in found.cites)
+    pair = "".join(f"; but no choice gives this cell and that of the other length: `{name}`" for name in audits)
     where = "both" if len(within) == len(SHARED) else f"the {'first' if 'all' in within else 'second'} only"
     return (
         f"other choices of heads leave {ranges}; {number(value, 4)} lies in {where}; which heads go depends on "
-        "the published weights, which were not profiled; `text/caches-by-beta` has all β"
+        f"the published weights, which were not profiled{pair}; `text/caches-by-beta` has all β"
     )
 
 
