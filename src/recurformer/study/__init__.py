@@ -140,7 +140,7 @@ class Study(Block):
     """Device that trains and measures models. With gpu, each such job asks for one GPU, its memory and its time."""
     betas: Annotated[list[Beta], Field(min_length=1)]
     """Fractions of replaced heads. Each is rounded to whole heads, or what `selection.unit` replaces at once; two that
-    round alike are both measured."""
+    round alike are both measured. Ablations need 0.0, the original, among them."""
     evaluation_dtype: Literal["float32", "bfloat16"] | None = None
     """Type of the weights with which trained models and the models beside them are measured; absent: the saved type,
     float32 for trained models."""
