@@ -13,7 +13,7 @@ CONTEXTS = {"cpu": (256, 1024, 4096, 8192), "cuda": (1024, 4096, 16384, 61440)}
 
 BATCHES = {"cpu": (1, 8), "cuda": (1, 8, 64)}
 MOST_TOKENS = {"cpu": 8192, "cuda": 65536}
-"""In all sequences of a batch together. A GPU holds two models of 7B, the caches of both, and to decode each twice."""
+"""In all sequences of a batch together: a GPU holds two models of 7B and their caches, each twice for decoding."""
 
 
 def sizes(options: Options) -> list[tuple[str, int, int]]:

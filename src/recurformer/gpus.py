@@ -34,7 +34,7 @@ def refuse_a_processor() -> None:
     """Refuse to compute without a GPU for a study that asks for GPUs.
 
     Raises:
-        ValueError: torch finds none.
+        ValueError: torch finds no GPU.
     """
     if os.environ.get(STUDY_DEVICE) != "gpu":
         return
@@ -42,7 +42,7 @@ def refuse_a_processor() -> None:
 
     if not torch.cuda.is_available():
         raise ValueError(
-            "the study's device is gpu, but torch finds none here: run it on a node that has one, with a build of"
+            "the study's device is gpu, but torch finds no GPU here: run it on a node with a GPU, with a build of"
             " torch for it, or give --config device=cpu study=NAME"
         )
 

@@ -134,4 +134,4 @@ def test_a_job_of_a_study_for_gpus_does_not_compute_on_a_processor(monkeypatch, 
         monkeypatch.setenv("RECURFORMER_DEVICE", device)
         assert command.main(words) == expected
         assert len(ran) == 1 - expected
-    assert "the study's device is gpu, but torch finds none here" in capsys.readouterr().err
+    assert "the study's device is gpu, but torch finds no GPU here" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_it_counts_the_sentences_that_have_a_test():
         f"numbers and words decide {len(audited)}:",
         f"For the remaining {left} no stage measures anything yet.",
         f"PyramidInfer in the paper's models ({len(absent)} claims,",
-        f"The {asked} statements that the reviewers asked about",
+        f"The {asked} statements about the reviews",
     ):
         assert stated in FINDINGS
 

@@ -55,9 +55,9 @@ def attending_by(model: PreTrainedModel, implementation: str) -> PreTrainedModel
     copies: dict[int, Any] = {id(module): copy(module) for module in model.modules()}
     for module in list(copies.values()):
         for name, value in vars(module).items():
-            if name in ("_parameters", "_buffers"):  # one place, so that whoever watches a weight sees it change
+            if name in ("_parameters", "_buffers"):  # shared, so that code that watches a weight sees it change
                 continue
-            if name == "steps" and value is not None:  # what was prepared for one model's modules is its own
+            if name == "steps" and value is not None:  # prepared for the modules of one model: a copy makes its own
                 vars(module)[name] = type(value)()
             elif isinstance(value, dict):  # of submodules or hooks
                 vars(module)[name] = type(value)((key, copies.get(id(item), item)) for key, item in value.items())
