@@ -257,6 +257,7 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
 def test_what_an_adaptation_takes_is_recorded():
     rows = {
         "adapt-trained": "| 134,515,008 | 1,024 | 24 |",
+        "adapt-8192": "| 134,515,008 | 8,192 | 4 |",
         "adapt-gemma3": "| 268,098,176 | 2,048 | 7 |",
         "adapt-qwen3-random": "| 596,049,920 | 512 | 2 |",
     }
@@ -264,6 +265,8 @@ def test_what_an_adaptation_takes_is_recorded():
         run = json.loads((ROOT / f"recorded/{name}.run.json").read_text())
         peak = run["peak_memory_bytes"]
         assert f"{row} {run['seconds'] / 60:.0f} | {peak / 1e9:.1f} |" in ADAPT and not run["git"]["dirty"]
+    found = json.loads((ROOT / "recorded/adapt-8192.json").read_text())["passkeys"]
+    assert [found[model][-1]["found"] for model in ("adapted", "original")] == [11, 11]
     assert f"The last run took {peak / 596_049_920:.1f} bytes a parameter in all" in ADAPT
 
 
