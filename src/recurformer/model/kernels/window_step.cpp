@@ -165,10 +165,10 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   for (int64_t q = 0; q < count; ++q) {
     float *own = scores + q * PIECE, most = own[0], sum = 0.f;
     for (int64_t s = 1; s < length; ++s) most = std::max(most, own[s]);
-    if (most == -INFINITY) most = 0.f;  // nothing here counts beside other slots
+    const float shift = most == -INFINITY ? 0.f : most;  // with no finite score, nothing here counts beside others
 #pragma omp simd reduction(+ : sum)
     for (int64_t s = 0; s < length; ++s) {
-      own[s] = exp2_negative(own[s] - most);
+      own[s] = exp2_negative(own[s] - shift);
       sum += own[s];
     }
     part.most[q] = most;
