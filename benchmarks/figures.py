@@ -47,15 +47,15 @@ def _by_context(rows: pd.DataFrame, values: pd.Series, title: str, label: str, n
         axes.set_title(f"{threads} threads" if threads > 1 else "1 thread")
     drawn[0].set_ylabel(label)
     handles = {name: handle for axes in drawn for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
     add_note(figure, f"{rows['model'].iloc[0]} on {rows['device'].iloc[0]}, batch 1; {note}")
     return figure
 
 
 @styled
 def decode(rows: pd.DataFrame) -> Figure:
-    """Milliseconds per decoded token."""
-    rows = rows[(rows.topic == "decode") & (rows.batch == 1)]
+    """Milliseconds per decoded token, of all models in one type: more lines could not be told apart."""
+    rows = rows[(rows.topic == "decode") & (rows.batch == 1) & (rows.baseline == "backbone")]
     return _by_context(rows, 1e3 * rows.median_seconds, "Decode time", "ms per token", MEDIANS)
 
 

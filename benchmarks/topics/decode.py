@@ -12,12 +12,15 @@ from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import Change, facts, in_half, inference, prompt, stock, variants, windows
-from benchmarks.topics.prefill import CONTEXTS, sizes
+from benchmarks.topics.prefill import CONTEXTS, MOST_TOKENS, sizes
 from recurformer.measure.cache import cache_tensors
 
 STEPS = 8
 """Tokens decoded in one run."""
-BATCHES = {"cpu": [(f"{tokens} tokens, batch 8", 8, tokens) for tokens in CONTEXTS["cpu"][2:]], "cuda": []}
+BATCHES = {
+    "cpu": [(f"{tokens} tokens, batch 8", 8, tokens) for tokens in CONTEXTS["cpu"] if 8 * tokens > MOST_TOKENS["cpu"]],
+    "cuda": [],
+}
 """Cases that prefill does not have, because they would take too long there."""
 READING = "reading alone"
 """The least time of a token of the last bfloat16 candidate: that of reading its weights and its cache."""

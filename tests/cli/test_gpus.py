@@ -13,7 +13,7 @@ import torch
 
 from recurformer.cli import main as command
 from recurformer.cli.stage import STAGES
-from recurformer.gpus import own_gpus
+from recurformer.gpus import STUDY_DEVICE, own_gpus
 
 GPUS = ["GPU-aaaa", "GPU-bbbb"]
 WORK = """
@@ -131,7 +131,7 @@ def test_a_job_of_a_study_for_gpus_does_not_compute_on_a_processor(monkeypatch, 
     monkeypatch.setitem(STAGES, "sink", replace(STAGES["sink"], rows="", function=ran.append))
     words = ["sink", "model", "--articles", "a", "--name", "x"]
     for device, expected in (("gpu", 1), ("cpu", 0)):
-        monkeypatch.setenv("RECURFORMER_DEVICE", device)
+        monkeypatch.setenv(STUDY_DEVICE, device)
         assert command.main(words) == expected
         assert len(ran) == 1 - expected
     assert "the study's device is gpu, but torch finds no GPU here" in capsys.readouterr().err

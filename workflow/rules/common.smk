@@ -8,6 +8,7 @@ from pathlib import Path
 from recurformer.cli.main import STAGES
 from recurformer.digest import code_digest
 from recurformer.files import read_yaml
+from recurformer.gpus import STUDY_DEVICE
 from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
 from recurformer.study.method import EQUAL_BYTES
@@ -27,7 +28,7 @@ except ValueError as error:
 # Jobs read and write UTF-8 in any locale. A notebook's backend of figures may not be installed here.
 os.environ.update(PYTHONUTF8="1")
 os.environ.pop("MPLBACKEND", None)
-os.environ.update(RECURFORMER_DEVICE=config["device"])
+os.environ[STUDY_DEVICE] = config["device"]
 if config["device"] == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="")
 # A job that the kernel ends can say nothing itself. Snakemake shows a prefix with any failure, so it holds no text.
