@@ -64,7 +64,8 @@ def price_curve(adaptation: Adaptation) -> Figure:
     if measured["divergence"] > 0:
         axes.plot(adaptation["budget"], measured["divergence"], "x", color=series(2).colour, label="measured")
     axes.set_xscale("log", base=2)
-    named = fractions[~chosen] if len(fractions) > 1 else fractions  # the chosen one has a mark
+    # the chosen one always has its number; one so near that their numbers would touch has none
+    named = fractions[chosen | (np.abs(np.log2(fractions / adaptation["budget"])) > 0.3)]
     axes.set_xticks(named, [f"{fraction:g}" for fraction in named])
     axes.set_yscale("log")
     axes.set_xlabel(f"cache at {adaptation['recipe']['tokens']:,} tokens, fraction of the original's in 16 bits")
