@@ -87,7 +87,8 @@ class HeadLayout:
     @property
     def value_head_of_replaced(self) -> list[int]:
         """Position in `kv_heads` that every replaced query head reads."""
-        return self._positions(self.replaced)
+        position = {kv_head: index for index, kv_head in enumerate(self.kv_heads)}
+        return [position[head // self.queries_per_kv_head] for head in self.replaced]
 
     @property
     def replaced_value_heads(self) -> dict[int, int]:
@@ -105,10 +106,6 @@ class HeadLayout:
         places = list(self.replaced_value_heads)
         starts = [index for index, place in enumerate(places) if index == 0 or place != places[index - 1] + 1]
         return [(places[start], places[stop - 1] + 1) for start, stop in pairwise([*starts, len(places)])]
-
-    def _positions(self, heads: Sequence[int]) -> list[int]:
-        position = {kv_head: index for index, kv_head in enumerate(self.kv_heads)}
-        return [position[head // self.queries_per_kv_head] for head in heads]
 
 
 def head_layout(replaced: Sequence[int], query_heads: int, kv_heads: int) -> HeadLayout:
@@ -184,23 +181,6 @@ def split_fused(state: dict[str, Tensor], prefix: str, sizes: Sequence[int]) -> 
         if fused is not None:
             rows = zip(PROJECTIONS, fused.split(list(sizes)), strict=False)
             state.update({f"{prefix}{name}.{part}": tensor for name, tensor in rows})
-
-
-def queries_and_keys(
-    attention: Any, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return rotated queries (B, H, L, head_dim) and keys (B, KV heads, L, head_dim) of a stock layer."""
-    if hasattr(attention, FUSED):
-        config, dim = attention.config, attention.head_dim
-        sizes = (config.num_attention_heads * dim, config.num_key_value_heads * dim)
-        queries, keys = attention.qkv_proj(hidden_states)[..., : sum(sizes)].split(sizes, -1)
-    else:
-        queries, keys = attention.q_proj(hidden_states), attention.k_proj(hidden_states)
-    queries = queries.unflatten(-1, (-1, attention.head_dim))  # (B, L, heads, head_dim)
-    keys = keys.unflatten(-1, (-1, attention.head_dim))
-    if hasattr(attention, "q_norm"):
-        queries, keys = attention.q_norm(queries), attention.k_norm(keys)
-    return rotate(queries.transpose(1, 2), keys.transpose(1, 2), position_embeddings if rotates(attention) else None)
 
 
 def rotate(queries: Tensor, keys: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
