@@ -5,7 +5,7 @@ place of several operators. Other inputs go through the library's own code.
 """
 
 from collections.abc import Callable, Sequence
-from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import Structure
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from . import native
 from .cpp_step import MOST_ROWS, ROWS, takes, threads_of
 from .families import FAMILIES
+from .native import members
 
 ACTIVATIONS = MappingProxyType({"SiLUActivation": False, "SiLU": False, "GELUTanh": True})
 """Of a gated feed-forward part, by class -> whether it is GELU's approximation with tanh."""
@@ -26,39 +27,30 @@ ACTIVATIONS = MappingProxyType({"SiLUActivation": False, "SiLU": False, "GELUTan
 class Product(Structure):
     """The ctypes twin of a linear layer and its outputs."""
 
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("y", c_void_p), ("outputs", c_int64)]
+    _fields_ = members("weight bias y", "outputs")
 
 
 class ProductsArguments(Structure):
     """The ctypes twin of several layers' input."""
 
-    _fields_ = [
-        ("x", c_void_p),
-        *((name, c_int64) for name in ("x_stride", "batch", "features", "count")),
-        *((name, c_int32) for name in ("half", "threads")),
-    ]
+    _fields_ = members("x", "x_stride batch features count", counts="half threads")
 
 
 class NormArguments(Structure):
     """The ctypes twin of a norm."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("x", "weight", "y")),
-        *((name, c_int64) for name in ("rows", "dim")),
-        *((name, c_float) for name in ("epsilon", "offset")),
-        ("half", c_int32),
-    ]
+    _fields_ = members("x weight y", "rows dim", "epsilon offset", "half")
 
 
 class GatedArguments(Structure):
     """The ctypes twin of a gated feed-forward part, perhaps between residual sums."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("x", "gate", "up", "down", "residual", "norm", "y")),
-        *((name, c_int64) for name in ("x_stride", "residual_stride", "batch", "features", "inner", "outputs")),
-        *((name, c_float) for name in ("epsilon", "offset")),
-        *((name, c_int32) for name in ("half", "threads", "tanh")),
-    ]
+    _fields_ = members(
+        "x gate up down residual norm y",
+        "x_stride residual_stride batch features inner outputs",
+        "epsilon offset",
+        "half threads tanh",
+    )
 
 
 def takes_token(x: Tensor, *weights: Tensor | None) -> bool:

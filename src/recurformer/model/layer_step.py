@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from . import native
 from .caches import Roomy, with_room
 from .cpp_step import (
-    BLOCK_ARGUMENTS,
     ROWS,
+    BlockArguments,
     WindowStepArguments,
     WindowStepInputs,
     block_arguments,
@@ -41,6 +41,7 @@ from .few_rows import (
 from .layout import NORMS, rotates
 from .mamba import CausalConv, FusedMamba, MambaMixer
 from .mixer_window import WindowMixer
+from .native import members
 from .prefill import IMPLEMENTATION as CHUNKED
 from .window import Window
 
@@ -59,7 +60,7 @@ class LayerArguments(Structure):
         ("attention", WindowStepArguments),
         ("projections", Product * 3),
         *((name, Product) for name in ("readout", "output")),
-        ("block", BLOCK_ARGUMENTS[torch.float32]),
+        ("block", BlockArguments),
         ("reads", c_void_p),
     ]
 
@@ -67,7 +68,7 @@ class LayerArguments(Structure):
 class LayerToken(Structure):
     """The ctypes twin of a token."""
 
-    _fields_ = [(name, c_void_p) for name in ("x", "cos", "sin", "y", "window", "state", "seen")]
+    _fields_ = members("x cos sin y window state seen")
 
 
 class Plan(NamedTuple):
@@ -210,9 +211,8 @@ def _add_block(plan: Plan, attention: Any, x: Tensor) -> bool:
     )
     if not fits or not inputs.taken():
         return False
-    given: Any = block_arguments(inputs, y)
-    given.x = given.y = given.window = given.state = None
-    arguments.block = BLOCK_ARGUMENTS[torch.float32].from_buffer_copy(given)
+    arguments.block = block_arguments(inputs, y)
+    arguments.block.x = arguments.block.y = arguments.block.window = arguments.block.state = None
     arguments.reads = addressof(plan.reads)
     half = x.dtype == torch.bfloat16
     if fused.output is None:
