@@ -6,6 +6,7 @@ They have no torch operator around them, which would cost more than the step doe
 from collections.abc import Iterable, Sequence
 from ctypes import Array, Structure
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -253,6 +254,12 @@ def block_step(inputs: BlockInputs) -> Tensor:
     y = inputs.x.new_empty(len(inputs.x), len(inputs.A))
     native.call("block_step", block_arguments(inputs, y))
     return y
+
+
+def groups_in_order(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the members of `WindowGroup` of KV heads in one window, which serve so many query heads each."""
+    firsts = list(accumulate(sizes, initial=0))
+    return tuple((0, place, firsts[place], size, place, firsts[place]) for place, size in enumerate(sizes))
 
 
 @cache

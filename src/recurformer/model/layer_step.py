@@ -9,7 +9,6 @@ to token is prepared once.
 
 from collections.abc import Mapping, Sequence
 from ctypes import Array, Structure, addressof, c_int64, c_void_p
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +19,11 @@ from .caches import Roomy, with_room
 from .cpp_step import (
     ROWS,
     BlockArguments,
+    WindowGroup,
     WindowStepArguments,
     WindowStepInputs,
     block_arguments,
+    groups_in_order,
     takes,
     threads_of,
     window_groups,
@@ -38,12 +39,11 @@ from .few_rows import (
     ProductsArguments,
     activation_of,
 )
-from .layout import NORMS, rotates
+from .layout import NORMS, HeadLayout, head_layout, rotates
 from .mamba import CausalConv, FusedMamba, MambaMixer
 from .mixer_window import WindowMixer
 from .native import members
 from .prefill import IMPLEMENTATION as CHUNKED
-from .window import Window
 
 WITHOUT_WEIGHTS = frozenset({"sdpa", CHUNKED})
 """Attention functions that return no weights and read no mask after the last token, so that a kernel gives the same."""
@@ -76,9 +76,9 @@ class Plan(NamedTuple):
 
     Attributes:
         arguments: of the kernel, which reads them only.
-        groups: of each KV head what `cpp_step.WindowGroup` names: first those that keep all tokens.
+        groups: its KV heads, first those that keep all tokens.
         whole: how many these are.
-        windows: of the others.
+        windows: of the others; what `WindowStepInputs` names of each.
         weights: the place of every tensor that they point to or do without, the tensor or None, and where it lies.
         parts: the place of every module that they stand for, and the module.
         fused: what the step of a Mamba block computes with; None without a block.
@@ -86,9 +86,9 @@ class Plan(NamedTuple):
     """
 
     arguments: LayerArguments
-    groups: tuple[tuple[int, ...], ...]
+    groups: Array[WindowGroup]
     whole: int
-    windows: list[Window]
+    windows: list[tuple[int, int, int]]
     weights: list[tuple[dict[str, Any], str, Tensor | None, int]]
     parts: list[tuple[dict[str, Any], str, nn.Module]]
     fused: FusedMamba | None
@@ -142,42 +142,31 @@ class Heads(NamedTuple):
     values: int
 
 
-def _heads(attention: Any) -> Heads:
-    layout, config = getattr(attention, "layout", None), attention.config
-    if layout is None:
-        return Heads(config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
-    return Heads(*map(len, layout.projected_heads(attention.reads_keys).values()))
+def _layout(attention: Any) -> HeadLayout:
+    """Return the layout of a layer's heads; those of a stock layer all attend."""
+    config = attention.config
+    return getattr(attention, "layout", None) or head_layout((), config.num_attention_heads, config.num_key_value_heads)
 
 
-def _whole_groups(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return what `cpp_step.WindowGroup` names of KV heads that keep all tokens and serve so many query heads each."""
-    firsts = list(accumulate(sizes, initial=0))
-    return [(0, place, firsts[place], size, place, firsts[place]) for place, size in enumerate(sizes)]
-
-
-def _groups(attention: Any) -> tuple[list[tuple[int, ...]], int] | None:
-    """Return `groups` and `whole` of a `Plan`; None where the kernel does not know the mixer."""
-    layout, config = getattr(attention, "layout", None), attention.config
-    if layout is None:  # a stock layer
-        groups = config.num_key_value_heads
-        return _whole_groups([config.num_attention_heads // groups] * groups), groups
-    mixer, sizes = attention.mixer, layout.group_sizes
-    if type(mixer) is MambaMixer:
-        return _whole_groups(sizes), len(sizes)
+def _groups(layout: HeadLayout, mixer: nn.Module | None) -> tuple[tuple[int, ...], ...] | None:
+    """Return the members of `WindowGroup`: first those that keep all tokens. None where no kernel knows the mixer."""
+    sizes = layout.group_sizes
+    whole = groups_in_order(sizes)
+    if mixer is None or type(mixer) is MambaMixer:
+        return whole
     if type(mixer) is not WindowMixer or len(sizes) + len(mixer.places) != len(layout.kv_heads):
         return None  # a KV head may serve retained and replaced heads
     shifts = (bool(sizes), 0, len(layout.retained), 0, len(sizes), len(layout.retained))
-    behind = [tuple(map(sum, zip(place, shifts, strict=True))) for place in mixer.places]
-    return _whole_groups(sizes) + behind, len(sizes)
+    return whole + tuple(tuple(map(sum, zip(place, shifts, strict=True))) for place in mixer.places)
 
 
-def _parts(layer: Any, hidden: int) -> Parts | None:
+def _parts(layer: Any, heads: Heads, hidden: int) -> Parts | None:
     """Return a layer's parts; None where one is not as the kernel knows it."""
     attention, feed = layer.self_attn, layer.mlp
     dim = attention.head_dim
     if attention.scaling != dim**-0.5 or activation_of(feed) is None:
         return None
-    own, gated, heads = attention._modules, feed._modules, _heads(attention)
+    own, gated = attention._modules, feed._modules
     names = ("q_proj", "k_proj", "v_proj", "o_proj")[0 if heads.queries else 2 :]
     parts = Parts(
         [own.get(name) for name in names],
@@ -233,12 +222,13 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
         cos: the cosines (B or 1, 1, rotated features) of its place.
     """
     batch, _, hidden = x.shape
-    attention, found = layer.self_attn, _groups(layer.self_attn)
-    parts = None if found is None else _parts(layer, hidden)
-    if found is None or parts is None:
+    attention = layer.self_attn
+    layout, mixer, dim = _layout(attention), getattr(attention, "mixer", None), attention.head_dim
+    heads = Heads(*map(len, layout.projected_heads(getattr(attention, "reads_keys", False)).values()))
+    groups, parts = _groups(layout, mixer), _parts(layer, heads, hidden)
+    if groups is None or parts is None:
         return None
-    (described, whole), mixer = found, getattr(attention, "mixer", None)
-    heads, dim, windows = _heads(attention), attention.head_dim, getattr(mixer, "windows", [])
+    whole, windows = layout.attended_kv_heads, getattr(mixer, "windows", [])
     owners = [(part._parameters, name) for kind in parts for part in kind for name in ("weight", "bias")]
     center = getattr(mixer, "center", None)
     if mixer is not None and windows:
@@ -278,9 +268,9 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
     reads = [place for span in attention.replaced_spans for place in range(*span)] if mixes else []
     plan = Plan(
         arguments,
-        tuple(described),
+        window_groups(groups),
         whole,
-        windows,
+        [window.stored(dim, x.itemsize) for window in windows],
         [(owner, name, tensor, 0 if tensor is None else tensor.data_ptr()) for owner, name, tensor in held],
         [(owner, name, part) for owner in modules for name, part in owner.items()],
         attention.folding(attention) if mixes and attention.folding is not None else None,
@@ -327,7 +317,7 @@ def whole_step(
         values=values.flatten(2),
         cos=cos,
         sin=sin,
-        groups=tuple(_whole_groups(attention.layout.group_sizes)),
+        groups=groups_in_order(attention.layout.group_sizes),
         seen=torch.full((len(queries), 1), held.tokens),
         whole=rooms,
     )
@@ -442,9 +432,8 @@ class LayerSteps:
         token = LayerToken(*(None if each is None else each.data_ptr() for each in given_to_all))
 
         def missing(slots: list[Tensor]) -> bool:
-            windows = [window.stored(attention.head_dim, x.itemsize) for window in plan.windows]
-            twins = window_slots(slots, windows, len(x), held.rooms)
-            return bool(native.call("layer_step", plan.arguments, token, twins, window_groups(plan.groups)))
+            twins = window_slots(slots, plan.windows, len(x), held.rooms)
+            return bool(native.call("layer_step", plan.arguments, token, twins, plan.groups))
 
         if missing(held.slots) and missing(attention.mixer.more_slots(cache, held.seen)):
             raise RuntimeError(f"the cache has no slot for a token after {int(held.seen.max())} others")

@@ -1,7 +1,6 @@
 """Mixers with a matrix for a state: linear attention, a gated recurrence, and retention."""
 
 import math
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -134,8 +133,7 @@ class Retention(Mixer):
         self.outputs = sum(self.copies) * head_dim
         self.features = len(self.memories) * self.outputs + len(self.copies) * head_dim
         self.gate = nn.Linear(config.hidden_size, len(self.copies) * len(self.memories))
-        first = accumulate(self.copies, initial=0)
-        self.spans = tuple((0, 0, start, count, 0, 0) for start, count in zip(first, self.copies, strict=False))
+        self.groups = cpp_step.groups_in_order(self.copies)
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -207,7 +205,7 @@ class Retention(Mixer):
     def _step(self, values: Tensor, state: Tensor, heads: ReplacedHeads, decays: Tensor) -> Tensor:
         """Return the features of one token by the C++ kernel, which updates the state."""
         cos, sin = heads.position_embeddings or (None, None)
-        inputs = cpp_step.WindowStepInputs(heads.queries, heads.keys, values, cos, sin, self.spans)
+        inputs = cpp_step.WindowStepInputs(heads.queries, heads.keys, values, cos, sin, self.groups)
         return cpp_step.retain_step(inputs, decays, state)
 
     def _at_rates(self, heads: Tensor) -> Tensor:
