@@ -97,10 +97,9 @@ class RecurFormerAttention(nn.Module):
         projected, values = self._project(hidden_states)
         positions = position_embeddings if self.rotates else None
         fused = None if self.folding is None else self.folding(self)
-        reads: dict[str, Any] = {} if fused is None else {"fused": fused}
-        if projected is not None and self.reads_keys:
-            own = (mixer_positions or position_embeddings) if self.rotates else None
-            reads["heads"] = self._heads(hidden_states, projected, own)
+        reads = self._reads(hidden_states, projected, mixer_positions or position_embeddings)
+        if fused is not None:
+            reads["fused"] = fused
         retained, weights = self._retain(
             values, projected, positions, attention_mask, past_key_values, **kwargs
         )  # (B, L, retained heads * head_dim)
@@ -113,11 +112,8 @@ class RecurFormerAttention(nn.Module):
 
     def replaced_outputs(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mixer's outputs (B, L, replaced heads * head_dim) alone, of whole sequences without padding."""
-        reads: dict[str, Any] = {}
         projected, values = self._project(hidden_states)
-        if projected is not None and self.reads_keys:
-            positions = position_embeddings if self.rotates else None
-            reads["heads"] = self._heads(hidden_states, projected, positions)
+        reads = self._reads(hidden_states, projected, position_embeddings)
         return self.mixer(self._replaced(values).flatten(2), None, None, **reads)
 
     def read(self, hidden_states: Tensor) -> Tensor:
@@ -127,14 +123,16 @@ class RecurFormerAttention(nn.Module):
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(*rows.shape[:-1], -1, self.head_dim)
 
-    def _heads(
-        self, hidden_states: Tensor, projected: tuple[Tensor, Tensor], positions: tuple[Tensor, Tensor] | None
-    ) -> ReplacedHeads:
-        """Return queries and keys of the replaced heads, from those of all heads (B, L, heads, head_dim)."""
+    def _reads(
+        self, hidden_states: Tensor, projected: tuple[Tensor, Tensor] | None, positions: tuple[Tensor, Tensor]
+    ) -> dict[str, Any]:
+        """Return what the mixer reads beside values, from queries and keys of all heads (B, L, heads, head_dim)."""
+        if projected is None or not self.reads_keys:
+            return {}
         queries, keys = projected[0][:, :, len(self.layout.retained) :], self._replaced(projected[1])
         if self.scaling != self.head_dim**-0.5:
             queries = queries * (self.scaling * self.head_dim**0.5)
-        return ReplacedHeads(hidden_states, queries, keys, positions)
+        return {"heads": ReplacedHeads(hidden_states, queries, keys, positions if self.rotates else None)}
 
     def _project(self, hidden_states: Tensor) -> tuple[tuple[Tensor, Tensor] | None, Tensor]:
         """Return queries and keys, or None where nothing reads them, and values, (B, L, heads, head_dim) each.

@@ -61,11 +61,6 @@ def causal_conv(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tens
     """
     if cpp.refuses_convolution(rows, weight, bias, history) is None:
         return cpp.convolve_rows(rows, weight, bias, history)
-    return convolve_by_taps(rows, history, weight, bias)
-
-
-def convolve_by_taps(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same in plain torch: one shifted multiply-add a tap."""
     length, taps = rows.shape[1], weight.shape[1]
     before = rows.new_zeros(len(rows), taps - 1, rows.shape[2]) if history is None else history.transpose(1, 2)
     rows = torch.cat([before, rows], 1)
