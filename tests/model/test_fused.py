@@ -444,10 +444,10 @@ def test_a_changed_layer_of_one_call_is_seen(mixer, change):
         assert difference(after, before) > 1e-4
 
 
-def decode(model, ids, read=3):
-    """Logits of a prompt's first tokens at once and of each other token."""
+def decode(model, ids):
+    """Logits of a prompt's first three tokens at once and of each other token."""
     cache = DynamicCache(config=model.config)
-    pieces = [ids[:, :read], *ids[:, read:].split(1, 1)]
+    pieces = [ids[:, :3], *ids[:, 3:].split(1, 1)]
     return torch.cat([model(piece, past_key_values=cache).logits for piece in pieces], 1)
 
 

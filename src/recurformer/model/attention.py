@@ -10,7 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .few_rows import product, project
-from .layer_step import whole_layer, whole_step
+from .layer_step import whole_step
 from .layout import has_bias, head_layout, rotate, rotates
 from .mixer import FusedWeights, ReplacedHeads, repeat_heads
 from .mixers import MIXERS
@@ -169,8 +169,7 @@ class RecurFormerAttention(nn.Module):
         query = query[:, :, : len(self.layout.retained)]
         key, value = (x[:, :, : self.layout.attended_kv_heads] for x in (key, values))
         if self.steps is not None and shape[1] == 1 and cache is not None:
-            held = whole_layer(self, cache, attention_mask)
-            output = None if held is None else whole_step(self, held, (query, key, value), positions)
+            output = whole_step(self, cache, attention_mask, (query, key, value), positions)
             if output is not None:
                 return output, None
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))  # (B, heads or KV heads, L, head_dim)

@@ -281,7 +281,7 @@ def window_slots(
     slots: Sequence[Tensor],
     windows: Sequence[tuple[int, int, int]],
     batch: int,
-    whole: tuple[Tensor, Tensor] | None = None,
+    whole: tuple[Tensor, Tensor] | None,
 ) -> Array[WindowSlots]:
     """Return the twins of the slots of windows; the arguments as of `WindowStepInputs`.
 

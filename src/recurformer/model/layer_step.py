@@ -292,20 +292,23 @@ def whole_layer(attention: Any, cache: Any, mask: Any) -> Roomy | None:
 
 
 def whole_step(
-    attention: Any, held: Roomy, rows: Sequence[Tensor], positions: tuple[Tensor, Tensor] | None
+    attention: Any, cache: Any, mask: Any, rows: Sequence[Tensor], positions: tuple[Tensor, Tensor] | None
 ) -> Tensor | None:
     """Return what heads that attend to all tokens give of a token, (B, 1, heads * head_dim), its key in the cache.
 
     Args:
         attention: a `RecurFormerAttention`.
-        held: its layer of the cache; the token's key and value follow in there.
+        cache: as of `whole_layer`; the token's key and value follow in there.
+        mask: as of `whole_layer`.
         rows: queries (B, 1, heads, head_dim), keys and values (B, 1, KV heads, head_dim), not rotated.
         positions: cosines and sines; None in a layer without positions.
 
     Returns:
         None where no kernel takes the token; nothing has changed then.
     """
-    queries, keys, values = rows
+    held, (queries, keys, values) = whole_layer(attention, cache, mask), rows
+    if held is None:
+        return None
     cos, sin = positions or (None, None)
     fits = not attention.training and attention.scaling == attention.head_dim**-0.5 and queries.dtype in ROWS
     rooms = held.rooms(queries) if fits and takes((*rows, cos, sin), (), queries.dtype) else None
