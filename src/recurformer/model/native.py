@@ -26,11 +26,6 @@ from torch import Tensor
 
 CACHE_VARIABLE = "RECURFORMER_CACHE"
 FOLDER = Path(__file__).parent / "kernels"
-SOURCES = (
-    *("scan_forward.cpp", "scan_backward.cpp", "convolution.cpp", "rows.cpp", "step.cpp", "window_step.cpp"),
-    "layer_step.cpp",
-)
-HEADERS = ("mamba.h", "scan.h", "layer.h")
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 # torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
 OPENMP = ("-fopenmp",)
@@ -158,7 +153,7 @@ def _compiler() -> list[str]:
 
 def _compile(compiler: list[str], flags: tuple[str, ...], target: Path) -> None:
     """Write the library to `target`, whole or not at all; without OpenMP where the compiler has none."""
-    sources = [str(FOLDER / name) for name in SOURCES]
+    sources = sorted(map(str, FOLDER.glob("*.cpp")))
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         unfinished = str(Path(folder) / target.name)
         for threads in (OPENMP, ()):
@@ -182,7 +177,7 @@ def build(instruction_set: str) -> Path:
         OSError: there is no compiler, it fails, or the cache folder cannot be written to.
     """
     flags = (*INSTRUCTION_SETS.get(instruction_set, ()), f"-DTILE_STEPS={TILE_STEPS}")
-    texts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
+    texts = [file.read_bytes() for file in sorted(FOLDER.iterdir())]
     key = hashlib.sha256(
         b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, sys.platform, platform.machine())).encode()])
     ).hexdigest()[:16]
