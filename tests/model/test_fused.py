@@ -41,6 +41,7 @@ CASES = [
     ]
     for rank in (3, 50)  # with 50 the step sizes are folded in every layer
 ]
+needs_kernels = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 every_case = pytest.mark.parametrize(("backbone", "heads", "rank"), CASES)
 
 
@@ -236,16 +237,22 @@ def test_a_copy_of_a_folded_model_is_not_folded_and_its_own():
         assert torch.equal(model(ids).logits, expected)
 
 
+@pytest.fixture
+def called(monkeypatch):
+    """How often each kernel is called."""
+    call, counts = native.call, Counter()
+    monkeypatch.setattr(native, "call", lambda name, *given: counts.update([name]) or call(name, *given))
+    return counts
+
+
 ORIGINALS = [name for name in BACKBONES if name != "llama_mha"]
 
 
-@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@needs_kernels
 @pytest.mark.parametrize("backbone", ORIGINALS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_an_originals_single_tokens_go_through_the_kernels(backbone, dtype, monkeypatch):
-    call, called = native.call, Counter()
-    monkeypatch.setattr(native, "call", lambda name, *given: called.update([name]) or call(name, *given))
+def test_an_originals_single_tokens_go_through_the_kernels(backbone, dtype, called):
     model = make_backbone(backbone, hidden_act="gelu_pytorch_tanh" if backbone == "qwen3" else "silu").to(dtype)
     for name, parameter in model.named_parameters():  # norms that scale, or the weights' part in them would not show
         if "norm" in name:
@@ -270,7 +277,7 @@ def test_an_originals_single_tokens_go_through_the_kernels(backbone, dtype, monk
     assert far < (1e-5 if dtype == torch.float32 else 2 * before)
 
 
-@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@needs_kernels
 @torch.no_grad()
 def test_weights_that_the_kernels_cannot_read_go_through_torch():
     model, ids = make_backbone("qwen2_gqa"), tokens(1, 1)
@@ -296,14 +303,12 @@ WINDOWS_ALONE = [
 ]
 
 
-@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@needs_kernels
 @pytest.mark.parametrize(("mixer", "backbone", "heads"), WINDOWS_ALONE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbone, heads, dtype, monkeypatch):
+def test_a_layer_of_windows_alone_is_one_call_that_gives_the_same(mixer, backbone, heads, dtype, called):
     """As the kernels of its parts, bit for bit; those are compared with torch above and in test_window_step.py."""
-    call, called = native.call, Counter()
-    monkeypatch.setattr(native, "call", lambda name, *given: called.update([name]) or call(name, *given))
     model, ids = make_mixed(mixer, backbone, heads).to(dtype), tokens(2, 40)
 
     def read(inputs):
@@ -366,19 +371,18 @@ def read_and_turn(model, crops):
     return torch.cat(logits), cache
 
 
-@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@needs_kernels
 @pytest.mark.parametrize(("mixer", "backbone", "heads", "layers", "parts"), KEEPING_ALL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_heads_that_keep_all_tokens_step_by_the_kernel(mixer, backbone, heads, layers, parts, dtype, monkeypatch):
-    call, called = native.call, Counter()
+def test_heads_that_keep_all_tokens_step_by_the_kernel(mixer, backbone, heads, layers, parts, dtype, called):
     if mixer.startswith("mamba"):
         model = make(backbone, heads, int(mixer.split()[1])).requires_grad_(False).to(dtype)
     else:
         model = (make_backbone(backbone) if mixer == "original" else make_mixed(mixer, backbone, heads)).to(dtype)
     crops = mixer == "original" and backbone != "gemma3_text"
     (exact, _), (unfolded, _) = (read_and_turn(twin, crops) for twin in (deepcopy(model).double(), model))
-    monkeypatch.setattr(native, "call", lambda name, *given: called.update([name]) or call(name, *given))
+    called.clear()
     with recurformer.folded(model):
         result, cache = read_and_turn(model, crops)
     grown = called["layer_step"] + called["window_step"] - 42 * (layers + parts)  # calls that found no slot
@@ -390,7 +394,7 @@ def test_heads_that_keep_all_tokens_step_by_the_kernel(mixer, backbone, heads, l
     assert cache.get_seq_length() == (48 if crops else 50)
 
 
-@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@needs_kernels
 @pytest.mark.parametrize("mixer", ["original", "window", "mamba"])
 @torch.no_grad()
 def test_a_key_in_a_wrong_place_would_show(mixer, monkeypatch):
@@ -404,7 +408,7 @@ def test_a_key_in_a_wrong_place_would_show(mixer, monkeypatch):
     assert not torch.allclose(wrong, right, atol=1e-2)  # it may read rows that nobody has written
 
 
-@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
+@needs_kernels
 @pytest.mark.parametrize("change", [*CHANGES, "other part", "bias", "hook", "padding"])
 @pytest.mark.parametrize("mixer", ["original", "window", "mamba"])
 @torch.no_grad()

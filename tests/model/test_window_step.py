@@ -264,7 +264,6 @@ def test_models_decode_by_the_kernel_as_in_float64(static, monkeypatch):
     assert difference(*whole) < 1e-4
 
 
-@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 @pytest.mark.parametrize("before", [1, 2, 3, 4, 126, 127, 128, 129])
 @pytest.mark.parametrize("place", ["values", "keys"])
 @torch.no_grad()

@@ -65,11 +65,13 @@ class Kept:
 class Roomy:
     """Keys and values with room for tokens to come, so that a step writes one row of each instead of copying all."""
 
-    room: dict[str, Tensor]
+    is_initialized: bool  # of the library's layer
+    keys: Any
+    values: Any
 
     def __init__(self, *arguments: Any, **settings: Any):
         super().__init__(*arguments, **settings)
-        self.room = {}
+        self.room: dict[str, Tensor] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """As the library's."""
@@ -77,11 +79,10 @@ class Roomy:
         rooms = self.rooms(key_states) if quick else None
         if rooms is None:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
-        layer: Any = self
         for room, row in zip(rooms, (key_states, value_states), strict=True):
             room[:, :, self.tokens : self.tokens + 1] = row
         self.lengthen()
-        return layer.keys, layer.values
+        return self.keys, self.values
 
     def rooms(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the rooms of keys and values (B, KV heads, tokens and more, head_dim): the next token has a row there.
@@ -92,11 +93,10 @@ class Roomy:
         Returns:
             None where there are no keys yet, or other ones.
         """
-        layer: Any = self
-        if not layer.is_initialized or not layer.keys.numel():
+        if not self.is_initialized or not self.keys.numel():
             return None
-        fits = layer.keys.dtype == like.dtype and len(layer.keys) == len(like)
-        return (self._room("keys", layer.keys), self._room("values", layer.values)) if fits else None
+        fits = self.keys.dtype == like.dtype and len(self.keys) == len(like)
+        return (self._room("keys", self.keys), self._room("values", self.values)) if fits else None
 
     def _room(self, name: str, held: Tensor) -> Tensor:
         """Return the room of keys or values (B, KV heads, tokens, head_dim), a new one where they fill theirs."""
@@ -110,14 +110,12 @@ class Roomy:
     @property
     def tokens(self) -> int:
         """Number of tokens whose keys it holds."""
-        layer: Any = self
-        return int(layer.keys.shape[2])
+        return int(self.keys.shape[2])
 
     def lengthen(self) -> None:
         """Take in the row that was written behind the keys and values in their rooms."""
-        layer: Any = self
         end = self.tokens + 1
-        layer.keys, layer.values = self.room["keys"][:, :, :end], self.room["values"][:, :, :end]
+        self.keys, self.values = self.room["keys"][:, :, :end], self.room["values"][:, :, :end]
 
     def reset(self) -> None:
         """As the library's."""
