@@ -64,8 +64,8 @@ class BlockInputs(NamedTuple):
 
     def taken(self) -> bool:
         """Return whether the kernel takes them: for few rows on a processor, without gradients."""
-        few, dtype = len(self.x) <= MOST_ROWS, self.x.dtype
-        return few and dtype in ROWS and takes(self[:1], self[1:-3], dtype) and takes((), self[-3:])
+        few = len(self.x) <= MOST_ROWS
+        return few and takes(self[:1], self[1:-3], self.x.dtype) and takes((), self[-3:])
 
 
 ROW, ROW_OF_STATES = "batch channels", "batch states"
@@ -187,11 +187,11 @@ def hadamard(x: Tensor) -> Tensor:
 
 
 def takes(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None], dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether a step's kernels read `rows`, parts of wider ones too, and `dense` tensors, all of one type.
+    """Return whether a step's kernels read `rows`, parts of wider ones too, and `dense` tensors, all of one of `ROWS`.
 
     The kernels have no gradients and cannot be compiled. None stands for a tensor that is not needed.
     """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if dtype not in ROWS or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     if forced() not in (None, "cpp") or native.refuses() is not None:
         return False

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import native
-from .cpp_step import MOST_ROWS, ROWS, takes, threads_of
+from .cpp_step import MOST_ROWS, takes, threads_of
 from .families import FAMILIES
 from .native import members
 
@@ -55,7 +55,7 @@ class GatedArguments(Structure):
 
 def takes_token(x: Tensor, *weights: Tensor | None) -> bool:
     """Return whether the kernels read rows x (B, 1, ..., features) and these weights, or None in a weight's place."""
-    few = x.dim() > 2 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS and x.dtype in ROWS
+    few = x.dim() > 2 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS
     return few and takes((x,), weights, x.dtype)
 
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from . import native
 from .caches import Roomy, with_room
 from .cpp_step import (
-    ROWS,
     BlockArguments,
     WindowGroup,
     WindowStepArguments,
@@ -310,7 +309,7 @@ def whole_step(
     if held is None:
         return None
     cos, sin = positions or (None, None)
-    fits = not attention.training and attention.scaling == attention.head_dim**-0.5 and queries.dtype in ROWS
+    fits = not attention.training and attention.scaling == attention.head_dim**-0.5
     rooms = held.rooms(queries) if fits and takes((*rows, cos, sin), (), queries.dtype) else None
     if rooms is None:
         return None

@@ -157,9 +157,9 @@ class WindowMixer(Mixer):
         """As `attend`, of one token or of an input's beginning; None where the C++ kernels cannot take the inputs."""
         cos, sin = heads.position_embeddings or (None, None)
         rows = (values, heads.queries, heads.keys, cos, sin)
-        if (seen is not None and values.shape[1] != 1) or values.dtype not in cpp_step.ROWS:
+        if (seen is not None and values.shape[1] != 1) or (self.training and self.dropout):
             return None
-        if (self.training and self.dropout) or not cpp_step.takes(rows, (self.center,), values.dtype):
+        if not cpp_step.takes(rows, (self.center,), values.dtype):
             return None
         slots = self._beginning(values, cache) if seen is None else self.slots_of_step(values.dtype, cache)
         if slots is None:
