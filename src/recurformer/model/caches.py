@@ -87,11 +87,7 @@ class Roomy:
     def rooms(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the rooms of keys and values (B, KV heads, tokens and more, head_dim): the next token has a row there.
 
-        Args:
-            like: a token's keys, or another tensor of as many rows in their type.
-
-        Returns:
-            None where there are no keys yet, or other ones.
+        None where there are no keys yet, or keys of another type or of other rows than `like` has.
         """
         if not self.is_initialized or not self.keys.numel():
             return None
@@ -281,9 +277,7 @@ def _opened(layer: Any, ours: type) -> Any:
 def squares(real: Tensor, before: Any) -> Tensor:
     """Tell masks apart: for each row of a mask (B, L), the sum of the squares of the places (from 1) of real tokens.
 
-    Args:
-        real: 0 at padding.
-        before: number of tokens before the first.
+    There are `before` tokens before the mask's first.
     """
     places = torch.arange(1, real.shape[1] + 1, device=real.device) + before
     return ((real != 0) * places.square()).sum(1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import native
 from .cpp import PARALLEL_FROM
-from .native import Arguments, members, structure
+from .native import Arguments, fields, structure
 from .scan_inputs import forced
 
 ROWS = (torch.float32, torch.bfloat16)  # types of the rows that a step reads; sums are of float32
@@ -143,7 +143,7 @@ ENDLESS = 2**62
 class WindowSlots(Structure):
     """The ctypes twin of a window's slots."""
 
-    _fields_ = members("keys values", "row slot group held tokens bits")
+    _fields_ = fields("keys values", "row slot group held tokens bits")
 
 
 class WindowGroup(Structure):
@@ -153,13 +153,13 @@ class WindowGroup(Structure):
     the order of windows.
     """
 
-    _fields_ = members(sizes="window place first_query queries sorted sorted_query")
+    _fields_ = fields(sizes="window place first_query queries sorted sorted_query")
 
 
 class WindowStepArguments(Structure):
     """The ctypes twin of a step's rows and sizes."""
 
-    _fields_ = members(
+    _fields_ = fields(
         "queries keys values cos sin center y entries seen",
         "queries_stride keys_stride values_stride cos_stride sin_stride queries_step keys_step values_step"
         " batch length heads groups dim turned sinks centered",
@@ -170,7 +170,7 @@ class WindowStepArguments(Structure):
 class RetentionArguments(Structure):
     """The ctypes twin of a retention's state."""
 
-    _fields_ = members("decays state", "state_stride rates")
+    _fields_ = fields("decays state", "state_stride rates")
 
 
 HadamardArguments = structure("HadamardArguments", {"x": "rows dim", "y": "rows dim"}, "x_stride rows dim", "threads")

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from . import native
 from .cpp_step import MOST_ROWS, takes, threads_of
 from .families import FAMILIES
-from .native import members
+from .native import fields
 
 ACTIVATIONS = MappingProxyType({"SiLUActivation": False, "SiLU": False, "GELUTanh": True})
 """Of a gated feed-forward part, by class -> whether it is GELU's approximation with tanh."""
@@ -27,25 +27,25 @@ ACTIVATIONS = MappingProxyType({"SiLUActivation": False, "SiLU": False, "GELUTan
 class Product(Structure):
     """The ctypes twin of a linear layer and its outputs."""
 
-    _fields_ = members("weight bias y", "outputs")
+    _fields_ = fields("weight bias y", "outputs")
 
 
 class ProductsArguments(Structure):
     """The ctypes twin of several layers' input."""
 
-    _fields_ = members("x", "x_stride batch features count", counts="half threads")
+    _fields_ = fields("x", "x_stride batch features count", counts="half threads")
 
 
 class NormArguments(Structure):
     """The ctypes twin of a norm."""
 
-    _fields_ = members("x weight y", "rows dim", "epsilon offset", "half")
+    _fields_ = fields("x weight y", "rows dim", "epsilon offset", "half")
 
 
 class GatedArguments(Structure):
     """The ctypes twin of a gated feed-forward part, perhaps between residual sums."""
 
-    _fields_ = members(
+    _fields_ = fields(
         "x gate up down residual norm y",
         "x_stride residual_stride batch features inner outputs",
         "epsilon offset",

@@ -41,7 +41,7 @@ from .few_rows import (
 from .layout import NORMS, HeadLayout, head_layout, rotates
 from .mamba import CausalConv, FusedMamba, MambaMixer
 from .mixer_window import WindowMixer
-from .native import members
+from .native import fields
 from .prefill import IMPLEMENTATION as CHUNKED
 
 WITHOUT_WEIGHTS = frozenset({"sdpa", CHUNKED})
@@ -67,7 +67,7 @@ class LayerArguments(Structure):
 class LayerToken(Structure):
     """The ctypes twin of a token."""
 
-    _fields_ = members("x cos sin y window state seen")
+    _fields_ = fields("x cos sin y window state seen")
 
 
 class Plan(NamedTuple):
@@ -213,12 +213,9 @@ def _add_block(plan: Plan, attention: Any, x: Tensor) -> bool:
 
 
 def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
-    """Prepare a decoder layer for tokens x (B, 1, hidden); None where a part is not as the kernel knows it.
+    """Prepare a decoder layer for tokens x (B, 1, hidden) with cosines (B or 1, 1, rotated features).
 
-    Args:
-        layer: a `FewRowsDecoderLayer`.
-        x: a token.
-        cos: the cosines (B or 1, 1, rotated features) of its place.
+    None where a part is not as the kernel knows it.
     """
     batch, _, hidden = x.shape
     attention = layer.self_attn
@@ -281,10 +278,7 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
 def whole_layer(attention: Any, cache: Any, mask: Any) -> Roomy | None:
     """Return the cache's layer of heads that attend to all tokens, with room; None where they need more than its keys.
 
-    Args:
-        attention: a stock layer's, or a `RecurFormerAttention`.
-        cache: has read the tokens before.
-        mask: of the attention; without one no cached token is padding.
+    Without a mask no cached token is padding.
     """
     plain = mask is None and attention.config._attn_implementation in WITHOUT_WEIGHTS
     return with_room(cache, attention.layer_idx) if plain else None
@@ -297,8 +291,8 @@ def whole_step(
 
     Args:
         attention: a `RecurFormerAttention`.
-        cache: as of `whole_layer`; the token's key and value follow in there.
-        mask: as of `whole_layer`.
+        cache: holds the tokens before; the token's key and value follow in there.
+        mask: of the attention.
         rows: queries (B, 1, heads, head_dim), keys and values (B, 1, KV heads, head_dim), not rotated.
         positions: cosines and sines; None in a layer without positions.
 
@@ -360,11 +354,7 @@ def _states(mixer: MambaMixer, x: Tensor, cache: Any) -> tuple[Tensor, Tensor] |
 def _held(attention: Any, x: Tensor, given: Mapping[str, Any], count: int) -> Held | None:
     """Return where a token x (B, 1, hidden) goes; None where the kernels cannot write there.
 
-    Args:
-        attention: of the layer.
-        x: the token.
-        given: the other arguments of the layer's forward pass.
-        count: KV heads that keep all tokens.
+    `given` are the other arguments of the layer's forward pass; `count` KV heads keep all tokens.
     """
     cache, mixer, shape = given["past_key_values"], getattr(attention, "mixer", None), (len(x), 1)
     whole = rooms = None
@@ -400,13 +390,8 @@ class LayerSteps:
     def __call__(self, layer: Any, x: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         """Return a layer's outputs (B, 1, hidden) of x (B, 1, hidden), its part of the cache in place.
 
-        Args:
-            layer: the decoder layer.
-            x: a token that the kernels take (`takes_token`).
-            given: the other arguments of its forward pass.
-
-        Returns:
-            None where no kernel takes the token; nothing has changed then.
+        None where no kernel takes the token; nothing has changed then. `given` are the other arguments of its forward
+        pass.
 
         Raises:
             RuntimeError: the cache has no slot for the token.

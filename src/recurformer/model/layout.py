@@ -169,12 +169,9 @@ def rotates(attention: Any) -> bool:
 
 
 def split_fused(state: dict[str, Tensor], prefix: str, sizes: Sequence[int]) -> None:
-    """Replace a fused projection of a state dict by three, in place.
+    """Replace the fused projection of an attention module in a model's state dict, in place.
 
-    Args:
-        state: of a whole model.
-        prefix: of one attention module's names.
-        sizes: rows of queries, keys and values.
+    `prefix` begins the module's names; `sizes` are the rows of queries, keys and values.
     """
     for part in ("weight", "bias"):
         fused = state.pop(f"{prefix}{FUSED}.{part}", None)
@@ -184,13 +181,10 @@ def split_fused(state: dict[str, Tensor], prefix: str, sizes: Sequence[int]) -> 
 
 
 def rotate(queries: Tensor, keys: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Return queries and keys (B, heads, L, head_dim) as a layer compares them.
+    """Return queries and keys (B, heads, L, head_dim), not rotated yet, as a layer compares them.
 
-    Args:
-        queries: not rotated.
-        keys: likewise.
-        position_embeddings: cosines and sines (B, L, rotated features), which may be fewer than a head has; None for
-            a layer without positions.
+    Cosines and sines are (B, L, rotated features), which may be fewer than a head has; None for a layer without
+    positions.
     """
     if position_embeddings is None:
         return queries, keys
@@ -210,12 +204,8 @@ def rotate(queries: Tensor, keys: Tensor, position_embeddings: tuple[Tensor, Ten
 def refuse_adapter(module: nn.Module, place: str) -> None:
     """Refuse a layer that PEFT has wrapped in an adapter.
 
-    Args:
-        module: a layer of a model.
-        place: its name in the message.
-
     Raises:
-        ValueError: it is wrapped.
+        ValueError: it is wrapped; the message calls it `place`.
     """
     if hasattr(module, "base_layer"):  # PEFT's name of the wrapped layer
         raise ValueError(f"{place} has an adapter; merge it first: model = model.merge_and_unload()")

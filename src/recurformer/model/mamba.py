@@ -71,13 +71,9 @@ def causal_conv(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tens
 
 
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Shift x (B, D) into the window (B, D, taps) in place and return silu(convolution), (B, D).
+    """Shift x (B, D) into the window (B, D, taps), the oldest row first, in place; return silu(convolution), (B, D).
 
-    Args:
-        x: the new row, already projected.
-        window: the last rows, the oldest first; updated.
-        weight: (D, taps).
-        bias: (D,).
+    The weight is (D, taps), the bias (D,).
     """
     if cpp_step.takes((x,), (window, weight, bias)):
         return cpp_step.conv_step(x, window, weight, bias)

@@ -39,8 +39,8 @@ class WindowMixer(Mixer):
     static cache has all of them from the beginning. Keys and values of 8 or 4 bits are packed before anything reads
     them, a token's own too, so that an input gives the same outputs in any pieces, but for numbers that rounding moves
     to the next step. In training the packed numbers have the gradient of what was packed, those in a cache none. The
-    number of tokens seen, which the
-    cache holds for every row, tells which token is in which slot; padding counts as no token, wherever it stands.
+    number of tokens seen, which the cache holds for every row, tells which token is in which slot; padding counts as no
+    token, wherever it stands.
     """
 
     reads_keys = True
@@ -107,14 +107,10 @@ class WindowMixer(Mixer):
         padding_mask: Tensor | None,
         heads: ReplacedHeads,
     ) -> tuple[Tensor, Tensor]:
-        """Attend within the windows after the cached tokens, and put the new ones into the cache.
+        """Attend within the windows after the cached tokens, and put the new ones into the cache; see `Mixer`.
 
-        Args:
-            values: as of `Mixer`.
-            cache: as of `Mixer`; every window's slots are a state of their own.
-            seen: number of tokens seen, (B, 1); None at the beginning.
-            padding_mask: as of `Mixer`.
-            heads: as of `Mixer`.
+        Every window's slots are a state of their own. `seen` is the number of tokens seen, (B, 1); None at the
+        beginning.
 
         Returns:
             outputs (B, L, H * head_dim), and `seen` after them.

@@ -55,7 +55,7 @@ class Library:
     remark: str
 
 
-def members(pointers: str = "", sizes: str = "", numbers: str = "", counts: str = "") -> list[tuple[str, Any]]:
+def fields(pointers: str = "", sizes: str = "", numbers: str = "", counts: str = "") -> list[tuple[str, Any]]:
     """Return the `_fields_` of a C struct's twin by names, split by blanks: its int64, float and int32 members too."""
     kinds = ((pointers, ctypes.c_void_p), (sizes, ctypes.c_int64), (numbers, ctypes.c_float), (counts, ctypes.c_int32))
     return [(name, kind) for names, kind in kinds for name in names.split()]
@@ -130,8 +130,8 @@ def structure(name: str, shapes: Mapping[str, str], sizes: str = "", counts: str
         )
         for field, shape in shapes.items()
     ]
-    fields = members(" ".join(shapes), sizes, counts=counts)
-    return type(name, (Arguments,), {"_fields_": fields, "own": own, "tensors": tensors})
+    members = {"_fields_": fields(" ".join(shapes), sizes, counts=counts), "own": own, "tensors": tensors}
+    return type(name, (Arguments,), members)
 
 
 def cache_folder() -> Path:
