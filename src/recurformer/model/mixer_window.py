@@ -70,15 +70,14 @@ class WindowMixer(Mixer):
 
     def _places(self) -> tuple[tuple[int, ...], ...]:
         """Return of each KV head what `cpp_step.WindowGroup` names."""
-        of_group: dict[int, tuple[int, int, int]] = {}
+        places: dict[int, tuple[int, ...]] = {}
+        query = 0
         for index, window in enumerate(self.windows):
-            of_group |= {group: (index, place, len(of_group) + place) for place, group in enumerate(window.groups)}
-        counts = [self.copies[group] for group in of_group]  # in the order of windows
-        queries = list(accumulate(counts, initial=0))
-        return tuple(
-            (*of_group[group][:2], first, last - first, of_group[group][2], queries[of_group[group][2]])
-            for group, (first, last) in enumerate(self.query_spans)
-        )
+            for place, group in enumerate(window.groups):
+                count = self.copies[group]
+                places[group] = (index, place, self.query_spans[group][0], count, len(places), query)
+                query += count
+        return tuple(places[group] for group in range(len(places)))
 
     def _of_size(self, size: int) -> Window:
         """Return the KV heads whose windows have this size, as one window, whatever their bits."""
