@@ -108,20 +108,16 @@ def _product(layer: nn.Linear) -> Product:
     return Product(weight=layer.weight.data_ptr(), bias=bias, outputs=layer.out_features)
 
 
-def _rows(batch: int, layers: list[Any], half: bool) -> ProductsArguments:
+def _rows(batch: int, layers: list[Any]) -> ProductsArguments:
     """The twin of what several linear layers read."""
-    features, threads = layers[0].in_features, threads_of(sum(layer.weight.numel() for layer in layers))
-    return ProductsArguments(
-        x_stride=features, batch=batch, features=features, count=len(layers), half=half, threads=threads
-    )
+    features, half = layers[0].in_features, layers[0].weight.dtype == torch.bfloat16
+    threads = threads_of(sum(layer.weight.numel() for layer in layers))
+    return ProductsArguments(None, features, batch, features, len(layers), half, threads)
 
 
-def _norm(norm: Any, rows: int, half: bool) -> NormArguments:
-    epsilon, offset = norm.terms
+def _norm(norm: Any, rows: int) -> NormArguments:
     weight: Tensor = norm.weight
-    return NormArguments(
-        weight=weight.data_ptr(), rows=rows, dim=len(weight), epsilon=epsilon, offset=offset, half=half
-    )
+    return NormArguments(None, weight.data_ptr(), None, rows, len(weight), *norm.terms, weight.dtype == torch.bfloat16)
 
 
 class Parts(NamedTuple):
@@ -202,10 +198,9 @@ def _add_block(plan: Plan, attention: Any, x: Tensor) -> bool:
     arguments.block = block_arguments(inputs, y)
     arguments.block.x = arguments.block.y = arguments.block.window = arguments.block.state = None
     arguments.reads = addressof(plan.reads)
-    half = x.dtype == torch.bfloat16
     if fused.output is None:
         arguments.readout = _product(readout)
-        arguments.reading = _rows(len(x), [readout], half)
+        arguments.reading = _rows(len(x), [readout])
     else:
         arguments.output.weight = fused.output.data_ptr()
         arguments.mixing.features = arguments.mixing.x_stride = fused.output.shape[1]
@@ -235,11 +230,11 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
     half, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
     nothing = [Product()] * (4 - len(parts.projections))  # of queries and keys, where no head attends
     turned = cos.shape[2] if rotates(attention) else 0
-    norm, second = (_norm(norm, batch, half) for norm in parts.norms)
+    norm, second = (_norm(norm, batch) for norm in parts.norms)
     arguments = LayerArguments(
         norm=norm,
-        projecting=_rows(batch, parts.projections[:-1], half),
-        mixing=_rows(batch, parts.projections[-1:], half),
+        projecting=_rows(batch, parts.projections[:-1]),
+        mixing=_rows(batch, parts.projections[-1:]),
         feed=GatedArguments(
             **{name: part.weight.data_ptr() for name, part in zip(("gate", "up", "down"), parts.gated, strict=True)},
             **{"norm": second.weight, "epsilon": second.epsilon, "offset": second.offset},
@@ -258,7 +253,7 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
         output=_product(parts.projections[-1]),
     )
     for place, (part, count) in enumerate(zip(parts.head_norms, heads, strict=False)):
-        arguments.head_norms[place] = _norm(part, batch * count, half)
+        arguments.head_norms[place] = _norm(part, batch * count)
     mixes = type(mixer) is MambaMixer
     modules = [module._modules for module in (layer, attention, layer.mlp, *([mixer] if mixes else []))]
     reads = [place for span in attention.replaced_spans for place in range(*span)] if mixes else []

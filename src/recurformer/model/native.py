@@ -56,7 +56,7 @@ class Library:
 
 
 def fields(pointers: str = "", sizes: str = "", numbers: str = "", counts: str = "") -> list[tuple[str, Any]]:
-    """Return the `_fields_` of a C struct's twin by names, split by blanks: its int64, float and int32 members too."""
+    """Return the `_fields_` of a C struct's twin: pointers, int64, float, int32 members, by names that blanks split."""
     kinds = ((pointers, ctypes.c_void_p), (sizes, ctypes.c_int64), (numbers, ctypes.c_float), (counts, ctypes.c_int32))
     return [(name, kind) for names, kind in kinds for name in names.split()]
 
