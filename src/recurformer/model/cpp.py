@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import native
 from .native import Arguments, structure
-from .scan_inputs import ENVIRONMENT_VARIABLE, NAMES, ScanInputs, forced, operator, scan_operator
+from .scan_inputs import ENVIRONMENT_VARIABLE, NAMES, ScanInputs, empty_gradients, forced, operator, scan_operator
 
 STATES = (4, 8, 16, 32, 64)  # the widths N that the scan is compiled for
 TAPS = (2, 3, 4)  # the widths that the convolution is compiled for
@@ -100,7 +100,7 @@ def _empty_scan(*inputs):
 def _scan_backward(grad_y, grad_last, starts, *inputs):
     """Return the gradients of the inputs; empty for an absent one."""
     tensors = inputs[:-1]
-    grads = dict(zip(NAMES, _empty_scan_gradients(grad_y, grad_last, starts, *inputs), strict=True))
+    grads = dict(zip(NAMES, empty_gradients(grad_y, grad_last, starts, *inputs), strict=True))
     for name in SUMMED:
         grads[name].zero_()
     results = {"grad_y": grad_y, "grad_last": grad_last}
@@ -110,12 +110,8 @@ def _scan_backward(grad_y, grad_last, starts, *inputs):
     return list(grads.values())
 
 
-def _empty_scan_gradients(grad_y, grad_last, starts, *inputs):
-    return [starts.new_empty(0 if x is None else x.shape) for x in inputs[:-1]]
-
-
 scan_rows, scan_rows_backward = scan_operator(
-    __name__, "scan_rows", (_scan_forward, _scan_backward), (_empty_scan, _empty_scan_gradients), device="cpu"
+    __name__, "scan_rows", (_scan_forward, _scan_backward), (_empty_scan, empty_gradients), device="cpu"
 )
 
 

@@ -51,6 +51,11 @@ def operator(module: str, name: str, function: Any, fake: Any, schema: str, devi
     return registered
 
 
+def empty_gradients(_grad_y, _grad_last, _starts, u, *inputs):
+    """Return empty tensors in the place of the gradients of a scan's tensors; the last input is a flag."""
+    return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in (u, *inputs[:-1])]
+
+
 def scan_operator(module: str, name: str, passes: Passes, empty: Passes, device: str | None = None) -> Passes:
     """Register an implementation's passes as torch operators `name` and `<name>_backward`, and return these.
 
