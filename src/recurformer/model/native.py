@@ -177,7 +177,7 @@ def build(instruction_set: str) -> Path:
         OSError: there is no compiler, it fails, or the cache folder cannot be written to.
     """
     flags = (*INSTRUCTION_SETS.get(instruction_set, ()), f"-DTILE_STEPS={TILE_STEPS}")
-    texts = [file.read_bytes() for file in sorted(FOLDER.iterdir())]
+    texts = [file.read_bytes() for file in sorted(FOLDER.iterdir()) if file.suffix in (".cpp", ".h")]
     key = hashlib.sha256(
         b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, sys.platform, platform.machine())).encode()])
     ).hexdigest()[:16]
