@@ -16,7 +16,7 @@ from recurformer import convert
 from recurformer.data.backbones import load_shape, make_random, meta_model
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.model.attention import RecurFormerAttention
-from recurformer.model.fused import Folds, cheapest_folds, layer_sizes, multiply_adds
+from recurformer.model.fused import savings
 from recurformer.records import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -227,7 +227,6 @@ def test_what_is_said_of_the_weights_of_a_token_is_counted(mixer, beta, sentence
     converted = convert(original, rank_heads(random_ranking(30, 9, seed=0), 3, beta), mixer)
     saved = 0
     for layer in (module for module in converted.modules() if isinstance(module, RecurFormerAttention)):
-        sizes = layer_sizes(layer)
-        saved += multiply_adds(sizes, Folds(False, False)) - multiply_adds(sizes, cheapest_folds(sizes))
+        saved += sum(max(0, each) for each in savings(layer))
     counts = [4e-6 * count for count in (converted.num_parameters() - saved, original.num_parameters())]
     assert sentence.format(*counts) in text, counts

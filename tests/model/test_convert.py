@@ -16,6 +16,8 @@ from transformers.models.llama.modeling_llama import repeat_kv
 from recurformer.model.convert import convert
 from recurformer.model.layout import head_layout
 
+HEAD_DIM = 8
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -52,21 +54,21 @@ def test_rotary_frequencies_that_grew_with_a_text_go_on_as_the_originals(backbon
         assert difference(model(tokens(1, length)).logits, base(tokens(1, length)).logits) < 1e-5, length
 
 
-def reading_every_copy(block, groups, head_dim):
+def reading_every_copy(block, groups):
     """The Mamba block over the values of every replaced head, in groups of copies: each has a share of the weights."""
-    wide, columns, distinct = copy.deepcopy(block), block.in_proj.weight.unflatten(1, (-1, head_dim)), sorted({*groups})
+    wide, columns, distinct = copy.deepcopy(block), block.in_proj.weight.unflatten(1, (-1, HEAD_DIM)), sorted({*groups})
     shares = [columns[:, distinct.index(group)] / groups.count(group) for group in groups]
     wide.in_proj.weight = nn.Parameter(torch.stack(shares, 1).flatten(1))
     return wide
 
 
-def queries_keys_values(stock, x, cos_sin, head_dim=8):
+def queries_keys_values(stock, x, cos_sin):
     """What a stock layer attends with, (B, heads, L, head_dim), by its own family's code."""
     if hasattr(stock, "qkv_proj"):
-        parts = stock.qkv_proj(x).split([6 * head_dim, 2 * head_dim, 2 * head_dim], -1)
+        parts = stock.qkv_proj(x).split([6 * HEAD_DIM, 2 * HEAD_DIM, 2 * HEAD_DIM], -1)
     else:
         parts = [getattr(stock, f"{p}_proj")(x) for p in "qkv"]
-    q, k, v = (part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in parts)
+    q, k, v = (part.unflatten(-1, (-1, HEAD_DIM)).transpose(1, 2) for part in parts)
     if hasattr(stock, "q_norm"):
         q, k = stock.q_norm(q), stock.k_norm(k)
     if getattr(stock, "use_rope", True):
@@ -74,7 +76,7 @@ def queries_keys_values(stock, x, cos_sin, head_dim=8):
     return q, k, v
 
 
-def algorithm_one(stock, converted, x, cos_sin, replaced, head_dim=8):
+def algorithm_one(stock, converted, x, cos_sin, replaced):
     """One layer of the paper's Algorithm 1, written from the stock weights, head by head."""
     batch, length, _ = x.shape
     q, k, v = queries_keys_values(stock, x, cos_sin)
@@ -82,8 +84,8 @@ def algorithm_one(stock, converted, x, cos_sin, replaced, head_dim=8):
     k, v = repeat_kv(k, group), repeat_kv(v, group)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=stock.scaling)
     values = v[:, replaced].transpose(1, 2).flatten(2)
-    mamba = reading_every_copy(converted.mamba, [head // group for head in replaced], head_dim)
-    recurrent = mamba(values).view(batch, length, len(replaced), head_dim).transpose(1, 2)
+    mamba = reading_every_copy(converted.mamba, [head // group for head in replaced])
+    recurrent = mamba(values).view(batch, length, len(replaced), HEAD_DIM).transpose(1, 2)
     mixed = mixed.index_copy(1, torch.tensor(replaced), recurrent)
     return stock.o_proj(mixed.transpose(1, 2).flatten(2))
 

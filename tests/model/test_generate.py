@@ -32,9 +32,9 @@ def generate(model, ids, **arguments):
     return result.sequences, torch.stack(result.logits, 1), result.past_key_values
 
 
-def check_same(result, expected, tolerance=1e-4):
+def check_same(result, expected):
     assert torch.equal(result[0][:, -NEW:], expected[0][:, -NEW:])
-    assert difference(result[1], expected[1]) < tolerance
+    assert difference(result[1], expected[1]) < 1e-4
 
 
 def check_left_padding(model, *ways):

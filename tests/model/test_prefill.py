@@ -19,9 +19,8 @@ CHUNKS = (1, 5, 20, 100)
 
 
 @torch.no_grad()
-def one_shot(model, ids, mask=None):
-    positions = None if mask is None else (mask.cumsum(1) - 1).clamp(min=0)
-    return read_chunk(model, ids, DynamicCache(config=model.config), mask, positions)
+def one_shot(model, ids):
+    return read_chunk(model, ids, DynamicCache(config=model.config))
 
 
 def assert_same(found, expected, tolerance):

@@ -79,19 +79,6 @@ def test_any_shape_with_any_inputs_missing(shape, without, delta_softplus, weigh
     compare(inputs, "torch", delta_softplus, tolerance=1e-11, weights=weights)
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
-def test_gradcheck(backend):
-    names = list(make_inputs(1, 2, 2, 2))
-    inputs = make_inputs(1, 2, BLOCK + 2 if backend == "torch" else 4, 2)
-
-    def run(*values):
-        return selective_scan(
-            **dict(zip(names, values, strict=True)), delta_softplus=True, return_last_state=True, backend=backend
-        )
-
-    assert torch.autograd.gradcheck(run, tuple(inputs.values()))
-
-
 @pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm"])
 @pytest.mark.parametrize("cuts", [(1,), (BLOCK,), (3, 50), (BLOCK + 5, 69)], ids=str)
 def test_segments_equal_one_run(backend, cuts, kernel_double):

@@ -107,9 +107,9 @@ def carrying_far(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def make_converted(backbone: str, heads: str, seed: int = 0) -> PreTrainedModel:
+def make_converted(backbone: str, heads: str) -> PreTrainedModel:
     """Return a new converted model in evaluation mode."""
-    return carrying_far(convert(make_backbone(backbone, seed), HEADS[heads], **MAMBA))
+    return carrying_far(convert(make_backbone(backbone), HEADS[heads], **MAMBA))
 
 
 @cache

@@ -10,7 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .few_rows import product, project
-from .layer_step import whole_layer, whole_step
+from .layer_step import whole_step
 from .layout import has_bias, head_layout, rotate, rotates
 from .mixer import FusedWeights, ReplacedHeads, repeat_heads
 from .mixers import MIXERS
@@ -97,10 +97,9 @@ class RecurFormerAttention(nn.Module):
         projected, values = self._project(hidden_states)
         positions = position_embeddings if self.rotates else None
         fused = None if self.folding is None else self.folding(self)
-        reads: dict[str, Any] = {} if fused is None else {"fused": fused}
-        if projected is not None and self.reads_keys:
-            own = (mixer_positions or position_embeddings) if self.rotates else None
-            reads["heads"] = self._heads(hidden_states, projected, own)
+        reads = self._reads(hidden_states, projected, mixer_positions or position_embeddings)
+        if fused is not None:
+            reads["fused"] = fused
         retained, weights = self._retain(
             values, projected, positions, attention_mask, past_key_values, **kwargs
         )  # (B, L, retained heads * head_dim)
@@ -113,11 +112,8 @@ class RecurFormerAttention(nn.Module):
 
     def replaced_outputs(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mixer's outputs (B, L, replaced heads * head_dim) alone, of whole sequences without padding."""
-        reads: dict[str, Any] = {}
         projected, values = self._project(hidden_states)
-        if projected is not None and self.reads_keys:
-            positions = position_embeddings if self.rotates else None
-            reads["heads"] = self._heads(hidden_states, projected, positions)
+        reads = self._reads(hidden_states, projected, position_embeddings)
         return self.mixer(self._replaced(values).flatten(2), None, None, **reads)
 
     def read(self, hidden_states: Tensor) -> Tensor:
@@ -127,14 +123,16 @@ class RecurFormerAttention(nn.Module):
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(*rows.shape[:-1], -1, self.head_dim)
 
-    def _heads(
-        self, hidden_states: Tensor, projected: tuple[Tensor, Tensor], positions: tuple[Tensor, Tensor] | None
-    ) -> ReplacedHeads:
-        """Return queries and keys of the replaced heads, from those of all heads (B, L, heads, head_dim)."""
+    def _reads(
+        self, hidden_states: Tensor, projected: tuple[Tensor, Tensor] | None, positions: tuple[Tensor, Tensor]
+    ) -> dict[str, Any]:
+        """Return what the mixer reads beside values, from queries and keys of all heads (B, L, heads, head_dim)."""
+        if projected is None or not self.reads_keys:
+            return {}
         queries, keys = projected[0][:, :, len(self.layout.retained) :], self._replaced(projected[1])
         if self.scaling != self.head_dim**-0.5:
             queries = queries * (self.scaling * self.head_dim**0.5)
-        return ReplacedHeads(hidden_states, queries, keys, positions)
+        return {"heads": ReplacedHeads(hidden_states, queries, keys, positions if self.rotates else None)}
 
     def _project(self, hidden_states: Tensor) -> tuple[tuple[Tensor, Tensor] | None, Tensor]:
         """Return queries and keys, or None where nothing reads them, and values, (B, L, heads, head_dim) each.
@@ -171,8 +169,7 @@ class RecurFormerAttention(nn.Module):
         query = query[:, :, : len(self.layout.retained)]
         key, value = (x[:, :, : self.layout.attended_kv_heads] for x in (key, values))
         if self.steps is not None and shape[1] == 1 and cache is not None:
-            held = whole_layer(self, cache, attention_mask)
-            output = None if held is None else whole_step(self, held, (query, key, value), positions)
+            output = whole_step(self, cache, attention_mask, (query, key, value), positions)
             if output is not None:
                 return output, None
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))  # (B, heads or KV heads, L, head_dim)

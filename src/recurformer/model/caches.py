@@ -65,11 +65,13 @@ class Kept:
 class Roomy:
     """Keys and values with room for tokens to come, so that a step writes one row of each instead of copying all."""
 
-    room: dict[str, Tensor]
+    is_initialized: bool  # of the library's layer
+    keys: Any
+    values: Any
 
     def __init__(self, *arguments: Any, **settings: Any):
         super().__init__(*arguments, **settings)
-        self.room = {}
+        self.room: dict[str, Tensor] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """As the library's."""
@@ -77,26 +79,20 @@ class Roomy:
         rooms = self.rooms(key_states) if quick else None
         if rooms is None:
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
-        layer: Any = self
         for room, row in zip(rooms, (key_states, value_states), strict=True):
             room[:, :, self.tokens : self.tokens + 1] = row
         self.lengthen()
-        return layer.keys, layer.values
+        return self.keys, self.values
 
     def rooms(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the rooms of keys and values (B, KV heads, tokens and more, head_dim): the next token has a row there.
 
-        Args:
-            like: a token's keys, or another tensor of as many rows in their type.
-
-        Returns:
-            None where there are no keys yet, or other ones.
+        None where there are no keys yet, or keys of another type or of other rows than `like` has.
         """
-        layer: Any = self
-        if not layer.is_initialized or not layer.keys.numel():
+        if not self.is_initialized or not self.keys.numel():
             return None
-        fits = layer.keys.dtype == like.dtype and len(layer.keys) == len(like)
-        return (self._room("keys", layer.keys), self._room("values", layer.values)) if fits else None
+        fits = self.keys.dtype == like.dtype and len(self.keys) == len(like)
+        return (self._room("keys", self.keys), self._room("values", self.values)) if fits else None
 
     def _room(self, name: str, held: Tensor) -> Tensor:
         """Return the room of keys or values (B, KV heads, tokens, head_dim), a new one where they fill theirs."""
@@ -110,14 +106,12 @@ class Roomy:
     @property
     def tokens(self) -> int:
         """Number of tokens whose keys it holds."""
-        layer: Any = self
-        return int(layer.keys.shape[2])
+        return int(self.keys.shape[2])
 
     def lengthen(self) -> None:
         """Take in the row that was written behind the keys and values in their rooms."""
-        layer: Any = self
         end = self.tokens + 1
-        layer.keys, layer.values = self.room["keys"][:, :, :end], self.room["values"][:, :, :end]
+        self.keys, self.values = self.room["keys"][:, :, :end], self.room["values"][:, :, :end]
 
     def reset(self) -> None:
         """As the library's."""
@@ -283,9 +277,7 @@ def _opened(layer: Any, ours: type) -> Any:
 def squares(real: Tensor, before: Any) -> Tensor:
     """Tell masks apart: for each row of a mask (B, L), the sum of the squares of the places (from 1) of real tokens.
 
-    Args:
-        real: 0 at padding.
-        before: number of tokens before the first.
+    There are `before` tokens before the mask's first.
     """
     places = torch.arange(1, real.shape[1] + 1, device=real.device) + before
     return ((real != 0) * places.square()).sum(1)

@@ -137,14 +137,9 @@ def errors_only() -> Iterator[None]:
 def load(
     model_class: type[Any], config: PreTrainedConfig, state: dict[str, Tensor], like: PreTrainedModel, new: str = ""
 ) -> PreTrainedModel:
-    """Return a model with copies of weights, on the device and in the type of another.
+    """Return a model with copies of the weights in `state`, on the device and in the type of the model `like`.
 
-    Args:
-        model_class: of the model.
-        config: of the model.
-        state: its state dict.
-        like: the other model.
-        new: what stands in the names of weights that may be missing; "": none may be.
+    Weights may be missing in whose names `new` stands; "": none may be.
 
     Raises:
         ValueError: a weight is missing, or is none of the model's.

@@ -14,23 +14,12 @@ from torch import Tensor
 
 from . import native
 from .native import Arguments, structure
-from .scan_inputs import ENVIRONMENT_VARIABLE, NAMES, ScanInputs, forced, operator_name, scan_operator
+from .scan_inputs import ENVIRONMENT_VARIABLE, NAMES, ScanInputs, empty_gradients, forced, operator, scan_operator
 
 STATES = (4, 8, 16, 32, 64)  # the widths N that the scan is compiled for
 TAPS = (2, 3, 4)  # the widths that the convolution is compiled for
 UNKNOWN_WIDTH = 1  # exit status of the scan; 2: A is not negative
 PARALLEL_FROM = 2**18  # state updates or taps; fewer are not worth waking a second thread
-
-
-def refuses(*tensors: Tensor | None, dtype: torch.dtype = torch.float32) -> str | None:
-    """Return why the kernels cannot take these tensors, or None: they read one type on the CPU."""
-    name = forced()
-    if name not in (None, "cpp"):
-        return f"{ENVIRONMENT_VARIABLE} is {name}"
-    for x in tensors:
-        if x is not None and (x.dtype != dtype or x.device.type != "cpu"):
-            return f"the C++ kernels take {dtype} on the CPU, not {x.dtype} on {x.device}"
-    return native.refuses()
 
 
 ROWS = ("u", "delta", "B", "C", "z")
@@ -111,7 +100,7 @@ def _empty_scan(*inputs):
 def _scan_backward(grad_y, grad_last, starts, *inputs):
     """Return the gradients of the inputs; empty for an absent one."""
     tensors = inputs[:-1]
-    grads = dict(zip(NAMES, _empty_scan_gradients(grad_y, grad_last, starts, *inputs), strict=True))
+    grads = dict(zip(NAMES, empty_gradients(grad_y, grad_last, starts, *inputs), strict=True))
     for name in SUMMED:
         grads[name].zero_()
     results = {"grad_y": grad_y, "grad_last": grad_last}
@@ -121,17 +110,8 @@ def _scan_backward(grad_y, grad_last, starts, *inputs):
     return list(grads.values())
 
 
-def _empty_scan_gradients(grad_y, grad_last, starts, *inputs):
-    return [starts.new_empty(0 if x is None else x.shape) for x in inputs[:-1]]
-
-
 scan_rows, scan_rows_backward = scan_operator(
-    __name__,
-    "scan_rows",
-    (_scan_forward, _scan_backward),
-    (_empty_scan, _empty_scan_gradients),
-    flag="keep_starts",
-    device="cpu",
+    __name__, "scan_rows", (_scan_forward, _scan_backward), (_empty_scan, empty_gradients), device="cpu"
 )
 
 
@@ -218,17 +198,17 @@ def _empty_convolution_gradients(grad_y, *inputs):
     return [grad_y.new_empty(0 if x is None else x.shape) for x in inputs]
 
 
-def _convolution_operator(name: str, function: Any, schema: str) -> Any:
-    name = operator_name(__name__, name)
-    return torch.library.custom_op(name, function, mutates_args=(), device_types="cpu", schema=schema)
-
-
-convolve_rows = _convolution_operator("convolve_rows", _convolve, f"({CONVOLUTION_TENSORS}) -> Tensor")
-convolve_rows_backward = _convolution_operator(
-    "convolve_rows_backward", _convolve_backward, f"(Tensor grad_y, {CONVOLUTION_TENSORS}) -> Tensor[]"
+convolve_rows = operator(
+    __name__, "convolve_rows", _convolve, _empty_convolution, f"({CONVOLUTION_TENSORS}) -> Tensor", "cpu"
 )
-convolve_rows.register_fake(_empty_convolution)
-convolve_rows_backward.register_fake(_empty_convolution_gradients)
+convolve_rows_backward = operator(
+    __name__,
+    "convolve_rows_backward",
+    _convolve_backward,
+    _empty_convolution_gradients,
+    f"(Tensor grad_y, {CONVOLUTION_TENSORS}) -> Tensor[]",
+    "cpu",
+)
 
 
 def _differentiate_convolution(ctx, grad_y):
@@ -244,6 +224,12 @@ convolve_rows.register_autograd(
 
 def refuses_convolution(x: Tensor, weight: Tensor, *others: Tensor | None) -> str | None:
     """Return why the convolution cannot take these tensors, or None."""
-    if weight.shape[1] not in TAPS:
-        return f"the C++ convolution takes {TAPS} taps, not {weight.shape[1]}"
-    return refuses(x, weight, *others)
+    name, taps = forced(), weight.shape[1]
+    if taps not in TAPS:
+        return f"the C++ convolution takes {TAPS} taps, not {taps}"
+    if name not in (None, "cpp"):
+        return f"{ENVIRONMENT_VARIABLE} is {name}"
+    for tensor in (x, weight, *others):
+        if tensor is not None and (tensor.dtype != torch.float32 or tensor.device.type != "cpu"):
+            return f"the C++ kernels take {torch.float32} on the CPU, not {tensor.dtype} on {tensor.device}"
+    return native.refuses()

@@ -4,8 +4,9 @@ They have no torch operator around them, which would cost more than the step doe
 """
 
 from collections.abc import Iterable, Sequence
-from ctypes import Array, Structure, c_int32, c_int64, c_void_p
+from ctypes import Array, Structure
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from . import native
 from .cpp import PARALLEL_FROM
-from .native import Arguments, structure
+from .native import Arguments, fields, structure
 from .scan_inputs import forced
 
 ROWS = (torch.float32, torch.bfloat16)  # types of the rows that a step reads; sums are of float32
@@ -63,8 +64,8 @@ class BlockInputs(NamedTuple):
 
     def taken(self) -> bool:
         """Return whether the kernel takes them: for few rows on a processor, without gradients."""
-        few, dtype = len(self.x) <= MOST_ROWS, self.x.dtype
-        return few and dtype in ROWS and takes(self[:1], self[1:-3], dtype) and takes((), self[-3:])
+        few = len(self.x) <= MOST_ROWS
+        return few and takes(self[:1], self[1:-3], self.x.dtype) and takes((), self[-3:])
 
 
 ROW, ROW_OF_STATES = "batch channels", "batch states"
@@ -88,29 +89,26 @@ WindowArguments = structure(
     {"x": ROW, "weight": "channels taps", "bias": "?channels", "window": f"{ROW} taps", "y": ROW},
     "x_stride batch channels taps",
 )
-BLOCK_ARGUMENTS = {
-    dtype: structure(
-        "BlockArguments",
-        {
-            "x": f"batch features {kind}",
-            "in_proj": f"projected features {kind}",
-            "weight": f"channels one taps {kind}",
-            "bias": f"channels {kind}",
-            "selection": f"selected channels {kind}",
-            "selection_bias": f"?selected {kind}",
-            "step_weight": f"?channels steps {kind}",
-            "step_bias": f"?channels {kind}",
-            "window": f"{ROW} taps {kind}",
-            "A": "channels states",
-            "D": "channels",
-            "state": f"{ROW} states",
-            "y": f"{ROW} {kind}",
-        },
-        "x_stride batch features channels steps states taps",
-        "threads half",
-    )
-    for dtype, kind in ((torch.float32, ""), (torch.bfloat16, "bfloat16"))
-}
+BlockArguments = structure(
+    "BlockArguments",
+    {
+        "x": "batch features half",
+        "in_proj": "projected features half",
+        "weight": "channels one taps half",
+        "bias": "channels half",
+        "selection": "selected channels half",
+        "selection_bias": "?selected half",
+        "step_weight": "?channels steps half",
+        "step_bias": "?channels half",
+        "window": f"{ROW} taps half",
+        "A": "channels states",
+        "D": "channels",
+        "state": f"{ROW} states",
+        "y": f"{ROW} half",
+    },
+    "x_stride batch features channels steps states taps",
+    "threads half",
+)
 
 
 class WindowStepInputs(NamedTuple):
@@ -145,10 +143,7 @@ ENDLESS = 2**62
 class WindowSlots(Structure):
     """The ctypes twin of a window's slots."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("keys", "values")),
-        *((name, c_int64) for name in ("row", "slot", "group", "held", "tokens", "bits")),
-    ]
+    _fields_ = fields("keys values", "row slot group held tokens bits")
 
 
 class WindowGroup(Structure):
@@ -158,27 +153,24 @@ class WindowGroup(Structure):
     the order of windows.
     """
 
-    _fields_ = [(name, c_int64) for name in ("window", "place", "first_query", "queries", "sorted", "sorted_query")]
+    _fields_ = fields(sizes="window place first_query queries sorted sorted_query")
 
 
 class WindowStepArguments(Structure):
     """The ctypes twin of a step's rows and sizes."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("queries", "keys", "values", "cos", "sin", "center", "y", "entries", "seen")),
-        *((f"{name}_stride", c_int64) for name in ("queries", "keys", "values", "cos", "sin")),
-        *((f"{name}_step", c_int64) for name in ("queries", "keys", "values")),
-        *((name, c_int64) for name in ("batch", "length", "heads", "groups", "dim", "turned", "sinks", "centered")),
-        *((name, c_int32) for name in ("threads", "half")),
-    ]
+    _fields_ = fields(
+        "queries keys values cos sin center y entries seen",
+        "queries_stride keys_stride values_stride cos_stride sin_stride queries_step keys_step values_step"
+        " batch length heads groups dim turned sinks centered",
+        counts="threads half",
+    )
 
 
 class RetentionArguments(Structure):
     """The ctypes twin of a retention's state."""
 
-    _fields_ = [(name, c_void_p) for name in ("decays", "state")] + [
-        (name, c_int64) for name in ("state_stride", "rates")
-    ]
+    _fields_ = fields("decays state", "state_stride rates")
 
 
 HadamardArguments = structure("HadamardArguments", {"x": "rows dim", "y": "rows dim"}, "x_stride rows dim", "threads")
@@ -195,11 +187,11 @@ def hadamard(x: Tensor) -> Tensor:
 
 
 def takes(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None], dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether a step's kernels read `rows`, parts of wider ones too, and `dense` tensors, all of one type.
+    """Return whether a step's kernels read `rows`, parts of wider ones too, and `dense` tensors, all of one of `ROWS`.
 
     The kernels have no gradients and cannot be compiled. None stands for a tensor that is not needed.
     """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if dtype not in ROWS or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     if forced() not in (None, "cpp") or native.refuses() is not None:
         return False
@@ -253,8 +245,8 @@ def block_arguments(inputs: BlockInputs, y: Tensor) -> Arguments:
         "selected": selected,
         "one": 1,
     }
-    twin = BLOCK_ARGUMENTS.get(x.dtype, BLOCK_ARGUMENTS[torch.float32])  # which refuses any other type
-    return twin.of({**inputs._asdict(), "y": y}, sizes)
+    rows = x.dtype if x.dtype in ROWS else torch.float32  # which refuses any other type
+    return BlockArguments.of({**inputs._asdict(), "y": y}, sizes, rows)
 
 
 def block_step(inputs: BlockInputs) -> Tensor:
@@ -262,6 +254,12 @@ def block_step(inputs: BlockInputs) -> Tensor:
     y = inputs.x.new_empty(len(inputs.x), len(inputs.A))
     native.call("block_step", block_arguments(inputs, y))
     return y
+
+
+def groups_in_order(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the members of `WindowGroup` of KV heads in one window, which serve so many query heads each."""
+    firsts = list(accumulate(sizes, initial=0))
+    return tuple((0, place, firsts[place], size, place, firsts[place]) for place, size in enumerate(sizes))
 
 
 @cache
@@ -283,7 +281,7 @@ def window_slots(
     slots: Sequence[Tensor],
     windows: Sequence[tuple[int, int, int]],
     batch: int,
-    whole: tuple[Tensor, Tensor] | None = None,
+    whole: tuple[Tensor, Tensor] | None,
 ) -> Array[WindowSlots]:
     """Return the twins of the slots of windows; the arguments as of `WindowStepInputs`.
 

@@ -5,7 +5,7 @@ place of several operators. Other inputs go through the library's own code.
 """
 
 from collections.abc import Callable, Sequence
-from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import Structure
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import native
-from .cpp_step import MOST_ROWS, ROWS, takes, threads_of
+from .cpp_step import MOST_ROWS, takes, threads_of
 from .families import FAMILIES
+from .native import fields
 
 ACTIVATIONS = MappingProxyType({"SiLUActivation": False, "SiLU": False, "GELUTanh": True})
 """Of a gated feed-forward part, by class -> whether it is GELU's approximation with tanh."""
@@ -26,44 +27,35 @@ ACTIVATIONS = MappingProxyType({"SiLUActivation": False, "SiLU": False, "GELUTan
 class Product(Structure):
     """The ctypes twin of a linear layer and its outputs."""
 
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("y", c_void_p), ("outputs", c_int64)]
+    _fields_ = fields("weight bias y", "outputs")
 
 
 class ProductsArguments(Structure):
     """The ctypes twin of several layers' input."""
 
-    _fields_ = [
-        ("x", c_void_p),
-        *((name, c_int64) for name in ("x_stride", "batch", "features", "count")),
-        *((name, c_int32) for name in ("half", "threads")),
-    ]
+    _fields_ = fields("x", "x_stride batch features count", counts="half threads")
 
 
 class NormArguments(Structure):
     """The ctypes twin of a norm."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("x", "weight", "y")),
-        *((name, c_int64) for name in ("rows", "dim")),
-        *((name, c_float) for name in ("epsilon", "offset")),
-        ("half", c_int32),
-    ]
+    _fields_ = fields("x weight y", "rows dim", "epsilon offset", "half")
 
 
 class GatedArguments(Structure):
     """The ctypes twin of a gated feed-forward part, perhaps between residual sums."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("x", "gate", "up", "down", "residual", "norm", "y")),
-        *((name, c_int64) for name in ("x_stride", "residual_stride", "batch", "features", "inner", "outputs")),
-        *((name, c_float) for name in ("epsilon", "offset")),
-        *((name, c_int32) for name in ("half", "threads", "tanh")),
-    ]
+    _fields_ = fields(
+        "x gate up down residual norm y",
+        "x_stride residual_stride batch features inner outputs",
+        "epsilon offset",
+        "half threads tanh",
+    )
 
 
 def takes_token(x: Tensor, *weights: Tensor | None) -> bool:
     """Return whether the kernels read rows x (B, 1, ..., features) and these weights, or None in a weight's place."""
-    few = x.dim() > 2 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS and x.dtype in ROWS
+    few = x.dim() > 2 and x.shape[1] == 1 and x.shape[0] <= MOST_ROWS
     return few and takes((x,), weights, x.dtype)
 
 

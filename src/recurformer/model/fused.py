@@ -5,15 +5,14 @@ A hybrid layer fuses products of its weights:
     dt_proj . x_proj's rows of the step size                        (when the channels are few against the rank)
     o_proj's columns of replaced heads . the mixer's readout        (when the replaced heads are many)
 
-It fuses whatever saves multiply-adds. A Mamba block's readout is out_proj, and its -exp(A_log) is kept beside the
-products, as it changes no more often.
+It fuses whatever costs no more multiply-adds than its factors. A Mamba block's readout is out_proj, and its -exp(A_log)
+is kept beside the products, as it changes no more often.
 `folded` is the switch.
 """
 
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -28,41 +27,19 @@ from .mixer import FusedWeights, Mixer
 from .native import use_large_pages
 
 
-class LayerSizes(NamedTuple):
-    """Features of one layer: the residual stream, retained and replaced heads, and what the mixer's readout reads.
+class Savings(NamedTuple):
+    """Multiply-adds of one token, or weights that it reads, that a layer's products save; negative where they cost."""
 
-    That is a Mamba block's channels. Other mixers have no states and no rank here.
-    """
-
-    hidden: int
-    retained: int
-    replaced: int
-    channels: int
-    states: int
-    rank: int
+    step: int
+    output: int
 
 
-class Folds(NamedTuple):
-    """Which products take the place of their factors."""
-
-    step: bool
-    output: bool
-
-
-def multiply_adds(sizes: LayerSizes, folds: Folds) -> int:
-    """Count the multiply-adds of one token from the convolution to the layer's end, the scan or other state left out.
-
-    It is also the number of weights that a decode step reads.
-    """
-    hidden, retained, replaced, channels, states, rank = sizes
-    selection = channels * (channels if folds.step else 2 * rank) + channels * 2 * states
-    behind = channels if folds.output else replaced
-    return selection + hidden * (retained + behind) + (0 if folds.output else replaced * channels)
-
-
-def cheapest_folds(sizes: LayerSizes) -> Folds:
-    """Return the folds with the fewest multiply-adds; of equal ones those with fewer operations."""
-    return min((Folds(*choice) for choice in product((True, False), repeat=2)), key=lambda f: multiply_adds(sizes, f))
+def savings(layer: Any) -> Savings:
+    """Return what the products save in a layer (`RecurFormerAttention`) whose mixer has a readout."""
+    mixer, hidden = layer.mixer, len(layer.o_proj.weight)
+    replaced, channels = mixer.readout.weight.shape
+    step = channels * (2 * mixer.dt_rank - channels) if isinstance(mixer, MambaBlock) else -1
+    return Savings(step, output=replaced * (hidden + channels) - hidden * channels)
 
 
 def _matmul(left: Tensor, right: Tensor) -> Tensor:
@@ -71,32 +48,23 @@ def _matmul(left: Tensor, right: Tensor) -> Tensor:
     return (left.to(wide) @ right.to(wide)).to(left.dtype)
 
 
-def layer_sizes(layer: Any) -> LayerSizes:
-    """Return the sizes of a layer (`RecurFormerAttention`) whose mixer has a readout."""
-    mixer = layer.mixer
-    replaced, channels = mixer.readout.weight.shape
-    hidden, mixed = layer.o_proj.weight.shape
-    selection = (mixer.d_state, mixer.dt_rank) if isinstance(mixer, MambaBlock) else (0, 0)
-    return LayerSizes(hidden, mixed - replaced, replaced, channels, *selection)
-
-
 def fuse(layer: Any) -> FusedWeights:
-    """Fuse those weights of a layer (`RecurFormerAttention`) whose product is cheaper than its factors."""
-    mixer, sizes = layer.mixer, layer_sizes(layer)
-    folds, device = cheapest_folds(sizes), layer.o_proj.weight.device.type
-    with torch.no_grad(), torch.autocast(device, enabled=False):
+    """Fuse those weights of a layer (`RecurFormerAttention`) whose product costs no more than its factors."""
+    mixer, weight, saved = layer.mixer, layer.o_proj.weight, savings(layer)
+    with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
         selection = output = None
-        if folds.output:
-            retained, replaced = layer.o_proj.weight.split([sizes.retained, sizes.replaced], 1)
-            output = torch.cat([retained, _matmul(replaced, mixer.whole_readout())], 1)
+        if saved.output >= 0:
+            readout = mixer.whole_readout()
+            retained, replaced = weight.split([weight.shape[1] - len(readout), len(readout)], 1)
+            output = torch.cat([retained, _matmul(replaced, readout)], 1)
         if not isinstance(mixer, MambaBlock):
             return FusedWeights(output)
-        if folds.step:
-            step, matrices = mixer.x_proj.weight.split([sizes.rank, 2 * sizes.states])
+        if saved.step >= 0:
+            step, matrices = mixer.x_proj.weight.split([mixer.dt_rank, 2 * mixer.d_state])
             bias = mixer.dt_proj.bias
             selection = (
                 torch.cat([_matmul(mixer.dt_proj.weight, step), matrices]),
-                torch.cat([bias, bias.new_zeros(2 * sizes.states)]),
+                torch.cat([bias, bias.new_zeros(len(matrices))]),
             )
         return FusedMamba(output, selection, *mixer.transition())
 

@@ -9,7 +9,6 @@ to token is prepared once.
 
 from collections.abc import Mapping, Sequence
 from ctypes import Array, Structure, addressof, c_int64, c_void_p
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -18,11 +17,12 @@ from torch import Tensor, nn
 from . import native
 from .caches import Roomy, with_room
 from .cpp_step import (
-    BLOCK_ARGUMENTS,
-    ROWS,
+    BlockArguments,
+    WindowGroup,
     WindowStepArguments,
     WindowStepInputs,
     block_arguments,
+    groups_in_order,
     takes,
     threads_of,
     window_groups,
@@ -38,11 +38,11 @@ from .few_rows import (
     ProductsArguments,
     activation_of,
 )
-from .layout import NORMS, rotates
+from .layout import NORMS, HeadLayout, head_layout, rotates
 from .mamba import CausalConv, FusedMamba, MambaMixer
 from .mixer_window import WindowMixer
+from .native import fields
 from .prefill import IMPLEMENTATION as CHUNKED
-from .window import Window
 
 WITHOUT_WEIGHTS = frozenset({"sdpa", CHUNKED})
 """Attention functions that return no weights and read no mask after the last token, so that a kernel gives the same."""
@@ -59,7 +59,7 @@ class LayerArguments(Structure):
         ("attention", WindowStepArguments),
         ("projections", Product * 3),
         *((name, Product) for name in ("readout", "output")),
-        ("block", BLOCK_ARGUMENTS[torch.float32]),
+        ("block", BlockArguments),
         ("reads", c_void_p),
     ]
 
@@ -67,7 +67,7 @@ class LayerArguments(Structure):
 class LayerToken(Structure):
     """The ctypes twin of a token."""
 
-    _fields_ = [(name, c_void_p) for name in ("x", "cos", "sin", "y", "window", "state", "seen")]
+    _fields_ = fields("x cos sin y window state seen")
 
 
 class Plan(NamedTuple):
@@ -75,9 +75,9 @@ class Plan(NamedTuple):
 
     Attributes:
         arguments: of the kernel, which reads them only.
-        groups: of each KV head what `cpp_step.WindowGroup` names: first those that keep all tokens.
+        groups: its KV heads, first those that keep all tokens.
         whole: how many these are.
-        windows: of the others.
+        windows: of the others; what `WindowStepInputs` names of each.
         weights: the place of every tensor that they point to or do without, the tensor or None, and where it lies.
         parts: the place of every module that they stand for, and the module.
         fused: what the step of a Mamba block computes with; None without a block.
@@ -85,9 +85,9 @@ class Plan(NamedTuple):
     """
 
     arguments: LayerArguments
-    groups: tuple[tuple[int, ...], ...]
+    groups: Array[WindowGroup]
     whole: int
-    windows: list[Window]
+    windows: list[tuple[int, int, int]]
     weights: list[tuple[dict[str, Any], str, Tensor | None, int]]
     parts: list[tuple[dict[str, Any], str, nn.Module]]
     fused: FusedMamba | None
@@ -108,20 +108,16 @@ def _product(layer: nn.Linear) -> Product:
     return Product(weight=layer.weight.data_ptr(), bias=bias, outputs=layer.out_features)
 
 
-def _rows(batch: int, layers: list[Any], half: bool) -> ProductsArguments:
+def _rows(batch: int, layers: list[Any]) -> ProductsArguments:
     """The twin of what several linear layers read."""
-    features, threads = layers[0].in_features, threads_of(sum(layer.weight.numel() for layer in layers))
-    return ProductsArguments(
-        x_stride=features, batch=batch, features=features, count=len(layers), half=half, threads=threads
-    )
+    features, half = layers[0].in_features, layers[0].weight.dtype == torch.bfloat16
+    threads = threads_of(sum(layer.weight.numel() for layer in layers))
+    return ProductsArguments(None, features, batch, features, len(layers), half, threads)
 
 
-def _norm(norm: Any, rows: int, half: bool) -> NormArguments:
-    epsilon, offset = norm.terms
+def _norm(norm: Any, rows: int) -> NormArguments:
     weight: Tensor = norm.weight
-    return NormArguments(
-        weight=weight.data_ptr(), rows=rows, dim=len(weight), epsilon=epsilon, offset=offset, half=half
-    )
+    return NormArguments(None, weight.data_ptr(), None, rows, len(weight), *norm.terms, weight.dtype == torch.bfloat16)
 
 
 class Parts(NamedTuple):
@@ -141,42 +137,31 @@ class Heads(NamedTuple):
     values: int
 
 
-def _heads(attention: Any) -> Heads:
-    layout, config = getattr(attention, "layout", None), attention.config
-    if layout is None:
-        return Heads(config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
-    return Heads(*map(len, layout.projected_heads(attention.reads_keys).values()))
+def _layout(attention: Any) -> HeadLayout:
+    """Return the layout of a layer's heads; those of a stock layer all attend."""
+    config = attention.config
+    return getattr(attention, "layout", None) or head_layout((), config.num_attention_heads, config.num_key_value_heads)
 
 
-def _whole_groups(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return what `cpp_step.WindowGroup` names of KV heads that keep all tokens and serve so many query heads each."""
-    firsts = list(accumulate(sizes, initial=0))
-    return [(0, place, firsts[place], size, place, firsts[place]) for place, size in enumerate(sizes)]
-
-
-def _groups(attention: Any) -> tuple[list[tuple[int, ...]], int] | None:
-    """Return `groups` and `whole` of a `Plan`; None where the kernel does not know the mixer."""
-    layout, config = getattr(attention, "layout", None), attention.config
-    if layout is None:  # a stock layer
-        groups = config.num_key_value_heads
-        return _whole_groups([config.num_attention_heads // groups] * groups), groups
-    mixer, sizes = attention.mixer, layout.group_sizes
-    if type(mixer) is MambaMixer:
-        return _whole_groups(sizes), len(sizes)
+def _groups(layout: HeadLayout, mixer: nn.Module | None) -> tuple[tuple[int, ...], ...] | None:
+    """Return the members of `WindowGroup`: first those that keep all tokens. None where no kernel knows the mixer."""
+    sizes = layout.group_sizes
+    whole = groups_in_order(sizes)
+    if mixer is None or type(mixer) is MambaMixer:
+        return whole
     if type(mixer) is not WindowMixer or len(sizes) + len(mixer.places) != len(layout.kv_heads):
         return None  # a KV head may serve retained and replaced heads
     shifts = (bool(sizes), 0, len(layout.retained), 0, len(sizes), len(layout.retained))
-    behind = [tuple(map(sum, zip(place, shifts, strict=True))) for place in mixer.places]
-    return _whole_groups(sizes) + behind, len(sizes)
+    return whole + tuple(tuple(map(sum, zip(place, shifts, strict=True))) for place in mixer.places)
 
 
-def _parts(layer: Any, hidden: int) -> Parts | None:
+def _parts(layer: Any, heads: Heads, hidden: int) -> Parts | None:
     """Return a layer's parts; None where one is not as the kernel knows it."""
     attention, feed = layer.self_attn, layer.mlp
     dim = attention.head_dim
     if attention.scaling != dim**-0.5 or activation_of(feed) is None:
         return None
-    own, gated, heads = attention._modules, feed._modules, _heads(attention)
+    own, gated = attention._modules, feed._modules
     names = ("q_proj", "k_proj", "v_proj", "o_proj")[0 if heads.queries else 2 :]
     parts = Parts(
         [own.get(name) for name in names],
@@ -210,14 +195,12 @@ def _add_block(plan: Plan, attention: Any, x: Tensor) -> bool:
     )
     if not fits or not inputs.taken():
         return False
-    given: Any = block_arguments(inputs, y)
-    given.x = given.y = given.window = given.state = None
-    arguments.block = BLOCK_ARGUMENTS[torch.float32].from_buffer_copy(given)
+    arguments.block = block_arguments(inputs, y)
+    arguments.block.x = arguments.block.y = arguments.block.window = arguments.block.state = None
     arguments.reads = addressof(plan.reads)
-    half = x.dtype == torch.bfloat16
     if fused.output is None:
         arguments.readout = _product(readout)
-        arguments.reading = _rows(len(x), [readout], half)
+        arguments.reading = _rows(len(x), [readout])
     else:
         arguments.output.weight = fused.output.data_ptr()
         arguments.mixing.features = arguments.mixing.x_stride = fused.output.shape[1]
@@ -225,20 +208,18 @@ def _add_block(plan: Plan, attention: Any, x: Tensor) -> bool:
 
 
 def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
-    """Prepare a decoder layer for tokens x (B, 1, hidden); None where a part is not as the kernel knows it.
+    """Prepare a decoder layer for tokens x (B, 1, hidden) with cosines (B or 1, 1, rotated features).
 
-    Args:
-        layer: a `FewRowsDecoderLayer`.
-        x: a token.
-        cos: the cosines (B or 1, 1, rotated features) of its place.
+    None where a part is not as the kernel knows it.
     """
     batch, _, hidden = x.shape
-    attention, found = layer.self_attn, _groups(layer.self_attn)
-    parts = None if found is None else _parts(layer, hidden)
-    if found is None or parts is None:
+    attention = layer.self_attn
+    layout, mixer, dim = _layout(attention), getattr(attention, "mixer", None), attention.head_dim
+    heads = Heads(*map(len, layout.projected_heads(getattr(attention, "reads_keys", False)).values()))
+    groups, parts = _groups(layout, mixer), _parts(layer, heads, hidden)
+    if groups is None or parts is None:
         return None
-    (described, whole), mixer = found, getattr(attention, "mixer", None)
-    heads, dim, windows = _heads(attention), attention.head_dim, getattr(mixer, "windows", [])
+    whole, windows = layout.attended_kv_heads, getattr(mixer, "windows", [])
     owners = [(part._parameters, name) for kind in parts for part in kind for name in ("weight", "bias")]
     center = getattr(mixer, "center", None)
     if mixer is not None and windows:
@@ -249,11 +230,11 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
     half, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
     nothing = [Product()] * (4 - len(parts.projections))  # of queries and keys, where no head attends
     turned = cos.shape[2] if rotates(attention) else 0
-    norm, second = (_norm(norm, batch, half) for norm in parts.norms)
+    norm, second = (_norm(norm, batch) for norm in parts.norms)
     arguments = LayerArguments(
         norm=norm,
-        projecting=_rows(batch, parts.projections[:-1], half),
-        mixing=_rows(batch, parts.projections[-1:], half),
+        projecting=_rows(batch, parts.projections[:-1]),
+        mixing=_rows(batch, parts.projections[-1:]),
         feed=GatedArguments(
             **{name: part.weight.data_ptr() for name, part in zip(("gate", "up", "down"), parts.gated, strict=True)},
             **{"norm": second.weight, "epsilon": second.epsilon, "offset": second.offset},
@@ -272,15 +253,15 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
         output=_product(parts.projections[-1]),
     )
     for place, (part, count) in enumerate(zip(parts.head_norms, heads, strict=False)):
-        arguments.head_norms[place] = _norm(part, batch * count, half)
+        arguments.head_norms[place] = _norm(part, batch * count)
     mixes = type(mixer) is MambaMixer
     modules = [module._modules for module in (layer, attention, layer.mlp, *([mixer] if mixes else []))]
     reads = [place for span in attention.replaced_spans for place in range(*span)] if mixes else []
     plan = Plan(
         arguments,
-        tuple(described),
+        window_groups(groups),
         whole,
-        windows,
+        [window.stored(dim, x.itemsize) for window in windows],
         [(owner, name, tensor, 0 if tensor is None else tensor.data_ptr()) for owner, name, tensor in held],
         [(owner, name, part) for owner in modules for name, part in owner.items()],
         attention.folding(attention) if mixes and attention.folding is not None else None,
@@ -292,32 +273,32 @@ def plan_of(layer: Any, x: Tensor, cos: Tensor) -> Plan | None:
 def whole_layer(attention: Any, cache: Any, mask: Any) -> Roomy | None:
     """Return the cache's layer of heads that attend to all tokens, with room; None where they need more than its keys.
 
-    Args:
-        attention: a stock layer's, or a `RecurFormerAttention`.
-        cache: has read the tokens before.
-        mask: of the attention; without one no cached token is padding.
+    Without a mask no cached token is padding.
     """
     plain = mask is None and attention.config._attn_implementation in WITHOUT_WEIGHTS
     return with_room(cache, attention.layer_idx) if plain else None
 
 
 def whole_step(
-    attention: Any, held: Roomy, rows: Sequence[Tensor], positions: tuple[Tensor, Tensor] | None
+    attention: Any, cache: Any, mask: Any, rows: Sequence[Tensor], positions: tuple[Tensor, Tensor] | None
 ) -> Tensor | None:
     """Return what heads that attend to all tokens give of a token, (B, 1, heads * head_dim), its key in the cache.
 
     Args:
         attention: a `RecurFormerAttention`.
-        held: its layer of the cache; the token's key and value follow in there.
+        cache: holds the tokens before; the token's key and value follow in there.
+        mask: of the attention.
         rows: queries (B, 1, heads, head_dim), keys and values (B, 1, KV heads, head_dim), not rotated.
         positions: cosines and sines; None in a layer without positions.
 
     Returns:
         None where no kernel takes the token; nothing has changed then.
     """
-    queries, keys, values = rows
+    held, (queries, keys, values) = whole_layer(attention, cache, mask), rows
+    if held is None:
+        return None
     cos, sin = positions or (None, None)
-    fits = not attention.training and attention.scaling == attention.head_dim**-0.5 and queries.dtype in ROWS
+    fits = not attention.training and attention.scaling == attention.head_dim**-0.5
     rooms = held.rooms(queries) if fits and takes((*rows, cos, sin), (), queries.dtype) else None
     if rooms is None:
         return None
@@ -327,7 +308,7 @@ def whole_step(
         values=values.flatten(2),
         cos=cos,
         sin=sin,
-        groups=tuple(_whole_groups(attention.layout.group_sizes)),
+        groups=groups_in_order(attention.layout.group_sizes),
         seen=torch.full((len(queries), 1), held.tokens),
         whole=rooms,
     )
@@ -368,11 +349,7 @@ def _states(mixer: MambaMixer, x: Tensor, cache: Any) -> tuple[Tensor, Tensor] |
 def _held(attention: Any, x: Tensor, given: Mapping[str, Any], count: int) -> Held | None:
     """Return where a token x (B, 1, hidden) goes; None where the kernels cannot write there.
 
-    Args:
-        attention: of the layer.
-        x: the token.
-        given: the other arguments of the layer's forward pass.
-        count: KV heads that keep all tokens.
+    `given` are the other arguments of the layer's forward pass; `count` KV heads keep all tokens.
     """
     cache, mixer, shape = given["past_key_values"], getattr(attention, "mixer", None), (len(x), 1)
     whole = rooms = None
@@ -408,13 +385,8 @@ class LayerSteps:
     def __call__(self, layer: Any, x: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         """Return a layer's outputs (B, 1, hidden) of x (B, 1, hidden), its part of the cache in place.
 
-        Args:
-            layer: the decoder layer.
-            x: a token that the kernels take (`takes_token`).
-            given: the other arguments of its forward pass.
-
-        Returns:
-            None where no kernel takes the token; nothing has changed then.
+        None where no kernel takes the token; nothing has changed then. `given` are the other arguments of its forward
+        pass.
 
         Raises:
             RuntimeError: the cache has no slot for the token.
@@ -442,9 +414,8 @@ class LayerSteps:
         token = LayerToken(*(None if each is None else each.data_ptr() for each in given_to_all))
 
         def missing(slots: list[Tensor]) -> bool:
-            windows = [window.stored(attention.head_dim, x.itemsize) for window in plan.windows]
-            twins = window_slots(slots, windows, len(x), held.rooms)
-            return bool(native.call("layer_step", plan.arguments, token, twins, window_groups(plan.groups)))
+            twins = window_slots(slots, plan.windows, len(x), held.rooms)
+            return bool(native.call("layer_step", plan.arguments, token, twins, plan.groups))
 
         if missing(held.slots) and missing(attention.mixer.more_slots(cache, held.seen)):
             raise RuntimeError(f"the cache has no slot for a token after {int(held.seen.max())} others")

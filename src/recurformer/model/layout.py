@@ -87,7 +87,8 @@ class HeadLayout:
     @property
     def value_head_of_replaced(self) -> list[int]:
         """Position in `kv_heads` that every replaced query head reads."""
-        return self._positions(self.replaced)
+        position = {kv_head: index for index, kv_head in enumerate(self.kv_heads)}
+        return [position[head // self.queries_per_kv_head] for head in self.replaced]
 
     @property
     def replaced_value_heads(self) -> dict[int, int]:
@@ -105,10 +106,6 @@ class HeadLayout:
         places = list(self.replaced_value_heads)
         starts = [index for index, place in enumerate(places) if index == 0 or place != places[index - 1] + 1]
         return [(places[start], places[stop - 1] + 1) for start, stop in pairwise([*starts, len(places)])]
-
-    def _positions(self, heads: Sequence[int]) -> list[int]:
-        position = {kv_head: index for index, kv_head in enumerate(self.kv_heads)}
-        return [position[head // self.queries_per_kv_head] for head in heads]
 
 
 def head_layout(replaced: Sequence[int], query_heads: int, kv_heads: int) -> HeadLayout:
@@ -172,12 +169,9 @@ def rotates(attention: Any) -> bool:
 
 
 def split_fused(state: dict[str, Tensor], prefix: str, sizes: Sequence[int]) -> None:
-    """Replace a fused projection of a state dict by three, in place.
+    """Replace the fused projection of an attention module in a model's state dict, in place.
 
-    Args:
-        state: of a whole model.
-        prefix: of one attention module's names.
-        sizes: rows of queries, keys and values.
+    `prefix` begins the module's names; `sizes` are the rows of queries, keys and values.
     """
     for part in ("weight", "bias"):
         fused = state.pop(f"{prefix}{FUSED}.{part}", None)
@@ -186,31 +180,11 @@ def split_fused(state: dict[str, Tensor], prefix: str, sizes: Sequence[int]) -> 
             state.update({f"{prefix}{name}.{part}": tensor for name, tensor in rows})
 
 
-def queries_and_keys(
-    attention: Any, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return rotated queries (B, H, L, head_dim) and keys (B, KV heads, L, head_dim) of a stock layer."""
-    if hasattr(attention, FUSED):
-        config, dim = attention.config, attention.head_dim
-        sizes = (config.num_attention_heads * dim, config.num_key_value_heads * dim)
-        queries, keys = attention.qkv_proj(hidden_states)[..., : sum(sizes)].split(sizes, -1)
-    else:
-        queries, keys = attention.q_proj(hidden_states), attention.k_proj(hidden_states)
-    queries = queries.unflatten(-1, (-1, attention.head_dim))  # (B, L, heads, head_dim)
-    keys = keys.unflatten(-1, (-1, attention.head_dim))
-    if hasattr(attention, "q_norm"):
-        queries, keys = attention.q_norm(queries), attention.k_norm(keys)
-    return rotate(queries.transpose(1, 2), keys.transpose(1, 2), position_embeddings if rotates(attention) else None)
-
-
 def rotate(queries: Tensor, keys: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Return queries and keys (B, heads, L, head_dim) as a layer compares them.
+    """Return queries and keys (B, heads, L, head_dim), not rotated yet, as a layer compares them.
 
-    Args:
-        queries: not rotated.
-        keys: likewise.
-        position_embeddings: cosines and sines (B, L, rotated features), which may be fewer than a head has; None for
-            a layer without positions.
+    Cosines and sines are (B, L, rotated features), which may be fewer than a head has; None for a layer without
+    positions.
     """
     if position_embeddings is None:
         return queries, keys
@@ -230,12 +204,8 @@ def rotate(queries: Tensor, keys: Tensor, position_embeddings: tuple[Tensor, Ten
 def refuse_adapter(module: nn.Module, place: str) -> None:
     """Refuse a layer that PEFT has wrapped in an adapter.
 
-    Args:
-        module: a layer of a model.
-        place: its name in the message.
-
     Raises:
-        ValueError: it is wrapped.
+        ValueError: it is wrapped; the message calls it `place`.
     """
     if hasattr(module, "base_layer"):  # PEFT's name of the wrapped layer
         raise ValueError(f"{place} has an adapter; merge it first: model = model.merge_and_unload()")

@@ -61,11 +61,6 @@ def causal_conv(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tens
     """
     if cpp.refuses_convolution(rows, weight, bias, history) is None:
         return cpp.convolve_rows(rows, weight, bias, history)
-    return convolve_by_taps(rows, history, weight, bias)
-
-
-def convolve_by_taps(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same in plain torch: one shifted multiply-add a tap."""
     length, taps = rows.shape[1], weight.shape[1]
     before = rows.new_zeros(len(rows), taps - 1, rows.shape[2]) if history is None else history.transpose(1, 2)
     rows = torch.cat([before, rows], 1)
@@ -76,13 +71,9 @@ def convolve_by_taps(rows: Tensor, history: Tensor | None, weight: Tensor, bias:
 
 
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Shift x (B, D) into the window (B, D, taps) in place and return silu(convolution), (B, D).
+    """Shift x (B, D) into the window (B, D, taps), the oldest row first, in place; return silu(convolution), (B, D).
 
-    Args:
-        x: the new row, already projected.
-        window: the last rows, the oldest first; updated.
-        weight: (D, taps).
-        bias: (D,).
+    The weight is (D, taps), the bias (D,).
     """
     if cpp_step.takes((x,), (window, weight, bias)):
         return cpp_step.conv_step(x, window, weight, bias)

@@ -39,8 +39,8 @@ class WindowMixer(Mixer):
     static cache has all of them from the beginning. Keys and values of 8 or 4 bits are packed before anything reads
     them, a token's own too, so that an input gives the same outputs in any pieces, but for numbers that rounding moves
     to the next step. In training the packed numbers have the gradient of what was packed, those in a cache none. The
-    number of tokens seen, which the
-    cache holds for every row, tells which token is in which slot; padding counts as no token, wherever it stands.
+    number of tokens seen, which the cache holds for every row, tells which token is in which slot; padding counts as no
+    token, wherever it stands.
     """
 
     reads_keys = True
@@ -70,15 +70,14 @@ class WindowMixer(Mixer):
 
     def _places(self) -> tuple[tuple[int, ...], ...]:
         """Return of each KV head what `cpp_step.WindowGroup` names."""
-        of_group: dict[int, tuple[int, int, int]] = {}
+        places: dict[int, tuple[int, ...]] = {}
+        query = 0
         for index, window in enumerate(self.windows):
-            of_group |= {group: (index, place, len(of_group) + place) for place, group in enumerate(window.groups)}
-        counts = [self.copies[group] for group in of_group]  # in the order of windows
-        queries = list(accumulate(counts, initial=0))
-        return tuple(
-            (*of_group[group][:2], first, last - first, of_group[group][2], queries[of_group[group][2]])
-            for group, (first, last) in enumerate(self.query_spans)
-        )
+            for place, group in enumerate(window.groups):
+                count = self.copies[group]
+                places[group] = (index, place, self.query_spans[group][0], count, len(places), query)
+                query += count
+        return tuple(places[group] for group in range(len(places)))
 
     def _of_size(self, size: int) -> Window:
         """Return the KV heads whose windows have this size, as one window, whatever their bits."""
@@ -107,14 +106,10 @@ class WindowMixer(Mixer):
         padding_mask: Tensor | None,
         heads: ReplacedHeads,
     ) -> tuple[Tensor, Tensor]:
-        """Attend within the windows after the cached tokens, and put the new ones into the cache.
+        """Attend within the windows after the cached tokens, and put the new ones into the cache; see `Mixer`.
 
-        Args:
-            values: as of `Mixer`.
-            cache: as of `Mixer`; every window's slots are a state of their own.
-            seen: number of tokens seen, (B, 1); None at the beginning.
-            padding_mask: as of `Mixer`.
-            heads: as of `Mixer`.
+        Every window's slots are a state of their own. `seen` is the number of tokens seen, (B, 1); None at the
+        beginning.
 
         Returns:
             outputs (B, L, H * head_dim), and `seen` after them.
@@ -157,9 +152,9 @@ class WindowMixer(Mixer):
         """As `attend`, of one token or of an input's beginning; None where the C++ kernels cannot take the inputs."""
         cos, sin = heads.position_embeddings or (None, None)
         rows = (values, heads.queries, heads.keys, cos, sin)
-        if (seen is not None and values.shape[1] != 1) or values.dtype not in cpp_step.ROWS:
+        if (seen is not None and values.shape[1] != 1) or (self.training and self.dropout):
             return None
-        if (self.training and self.dropout) or not cpp_step.takes(rows, (self.center,), values.dtype):
+        if not cpp_step.takes(rows, (self.center,), values.dtype):
             return None
         slots = self._beginning(values, cache) if seen is None else self.slots_of_step(values.dtype, cache)
         if slots is None:

@@ -1,7 +1,6 @@
 """Mixers with a matrix for a state: linear attention, a gated recurrence, and retention."""
 
 import math
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -134,8 +133,7 @@ class Retention(Mixer):
         self.outputs = sum(self.copies) * head_dim
         self.features = len(self.memories) * self.outputs + len(self.copies) * head_dim
         self.gate = nn.Linear(config.hidden_size, len(self.copies) * len(self.memories))
-        first = accumulate(self.copies, initial=0)
-        self.spans = tuple((0, 0, start, count, 0, 0) for start, count in zip(first, self.copies, strict=False))
+        self.groups = cpp_step.groups_in_order(self.copies)
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -184,9 +182,10 @@ class Retention(Mixer):
         decays = F.logsigmoid(self.gate(heads.hidden_states).to(dtype)).transpose(1, 2)  # (B, KV heads * rates, L)
         decays = decays.contiguous()
         if state is not None and padding_mask is None and values.shape[1] == 1:
-            rows = (values, heads.queries, heads.keys, *(heads.position_embeddings or ()))
-            if values.dtype in cpp_step.ROWS and cpp_step.takes(rows, (), values.dtype):
-                return self._step(values, state, heads, decays.squeeze(2)), state
+            cos, sin = heads.position_embeddings or (None, None)
+            if cpp_step.takes((values, heads.queries, heads.keys, cos, sin), (), values.dtype):
+                step = cpp_step.WindowStepInputs(heads.queries, heads.keys, values, cos, sin, self.groups)
+                return cpp_step.retain_step(step, decays.squeeze(2), state), state
         queries, keys = (F.elu(x.to(dtype)) + 1 for x in heads.rotated())
         if padding_mask is not None:
             real = padding_mask.unsqueeze(1).to(dtype)
@@ -203,12 +202,6 @@ class Retention(Mixer):
         means = weighted_means(outputs).to(values.dtype)  # (B, H * rates, L, head_dim)
         features = torch.cat([means, inputs], 1).transpose(1, 2).flatten(2)
         return features, torch.cat([states[:, :1] for states in alike], 1).flatten(1, 2)
-
-    def _step(self, values: Tensor, state: Tensor, heads: ReplacedHeads, decays: Tensor) -> Tensor:
-        """Return the features of one token by the C++ kernel, which updates the state."""
-        cos, sin = heads.position_embeddings or (None, None)
-        inputs = cpp_step.WindowStepInputs(heads.queries, heads.keys, values, cos, sin, self.spans)
-        return cpp_step.retain_step(inputs, decays, state)
 
     def _at_rates(self, heads: Tensor) -> Tensor:
         """Return heads (B, H, ...) once for every rate, (B, H * rates, ...)."""

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from filelock import FileLock
@@ -26,11 +26,6 @@ from torch import Tensor
 
 CACHE_VARIABLE = "RECURFORMER_CACHE"
 FOLDER = Path(__file__).parent / "kernels"
-SOURCES = (
-    *("scan_forward.cpp", "scan_backward.cpp", "convolution.cpp", "rows.cpp", "step.cpp", "window_step.cpp"),
-    "layer_step.cpp",
-)
-HEADERS = ("mamba.h", "scan.h", "layer.h")
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 # torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
 OPENMP = ("-fopenmp",)
@@ -40,7 +35,6 @@ INSTRUCTION_SETS = {
     "AVX2": ("-march=x86-64-v3", "-mtune=native"),
 }
 COMPILERS = ("g++", "c++", "clang++")
-TYPES = {"int64": torch.int64, "bfloat16": torch.bfloat16}
 LONGEST_COMPILATION = 300  # seconds
 TILE_STEPS = 32  # time steps of a tile, and between two states that the scan keeps for its backward pass
 PAGE, GAP, COLLAPSE = 2**21, 2**16, 25  # bytes of a large page, bytes between neighbours, Linux's MADV_COLLAPSE
@@ -61,6 +55,12 @@ class Library:
     remark: str
 
 
+def fields(pointers: str = "", sizes: str = "", numbers: str = "", counts: str = "") -> list[tuple[str, Any]]:
+    """Return the `_fields_` of a C struct's twin: pointers, int64, float, int32 members, by names that blanks split."""
+    kinds = ((pointers, ctypes.c_void_p), (sizes, ctypes.c_int64), (numbers, ctypes.c_float), (counts, ctypes.c_int32))
+    return [(name, kind) for names, kind in kinds for name in names.split()]
+
+
 class TensorOf(NamedTuple):
     """What a kernel knows of a tensor: whether it may be missing or have gaps between rows, its sizes, its type."""
 
@@ -68,7 +68,8 @@ class TensorOf(NamedTuple):
     optional: bool
     gaps: bool
     sizes: tuple[str, ...]
-    dtype: torch.dtype
+    half: bool
+    """Whether it has the type of the rows, which may be another one than float32."""
 
 
 class Arguments(ctypes.Structure):
@@ -79,19 +80,22 @@ class Arguments(ctypes.Structure):
     """The sizes that are members."""
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor | None], sizes: Mapping[str, int]) -> Self:
+    def of(
+        cls, tensors: Mapping[str, Tensor | None], sizes: Mapping[str, int], rows: torch.dtype = torch.float32
+    ) -> Self:
         """Return the struct of tensors on the CPU. The kernels trust it, so all that they index by is checked here.
 
         Args:
             tensors: by name; None for a missing one. An empty one is a null pointer, too.
             sizes: the members, and those that the shapes name beside them.
+            rows: the type of tensors that may be of another one than float32.
 
         Raises:
             RuntimeError: a tensor is missing, or of another shape, type, device or layout than the kernel reads.
         """
         members: dict[str, int | None] = {name: sizes[name] for name in cls.own}
-        for name, optional, gaps, dims, dtype in cls.tensors:
-            x = tensors[name]
+        for name, optional, gaps, dims, half in cls.tensors:
+            x, dtype = tensors[name], rows if half else torch.float32
             if x is None and optional:
                 continue
             shape = tuple([sizes[dim] for dim in dims])
@@ -109,28 +113,24 @@ def structure(name: str, shapes: Mapping[str, str], sizes: str = "", counts: str
 
     Args:
         name: of the struct.
-        shapes: by tensor, names of sizes, split by blanks; "?" in front where it may be missing. Rows of a tensor
-            whose stride is a member, as `<tensor>_stride`, may have gaps between them. A type of
-            `TYPES` at the end is that of a tensor that is not float32.
+        shapes: by tensor, names of sizes, split by blanks; "?" in front where it may be missing, "half" at the end
+            where it has the type of the rows. Rows of a tensor whose stride is a member, as `<tensor>_stride`, may have
+            gaps between them.
         sizes: names of the int64 members, split by blanks.
         counts: names of the int32 members.
     """
     own = [*sizes.split(), *counts.split()]
-    kinds = ((shapes, ctypes.c_void_p), (sizes.split(), ctypes.c_int64), (counts.split(), ctypes.c_int32))
-    members = {
-        "_fields_": [(field, kind) for names, kind in kinds for field in names],
-        "own": own,
-        "tensors": [
-            TensorOf(
-                field,
-                shape.startswith("?"),
-                f"{field}_stride" in own,
-                tuple(size for size in shape.strip("?").split() if size not in TYPES),
-                TYPES.get(shape.split()[-1], torch.float32),
-            )
-            for field, shape in shapes.items()
-        ],
-    }
+    tensors = [
+        TensorOf(
+            field,
+            shape.startswith("?"),
+            f"{field}_stride" in own,
+            tuple(shape.removeprefix("?").removesuffix(" half").split()),
+            shape.endswith(" half"),
+        )
+        for field, shape in shapes.items()
+    ]
+    members = {"_fields_": fields(" ".join(shapes), sizes, counts=counts), "own": own, "tensors": tensors}
     return type(name, (Arguments,), members)
 
 
@@ -153,7 +153,7 @@ def _compiler() -> list[str]:
 
 def _compile(compiler: list[str], flags: tuple[str, ...], target: Path) -> None:
     """Write the library to `target`, whole or not at all; without OpenMP where the compiler has none."""
-    sources = [str(FOLDER / name) for name in SOURCES]
+    sources = sorted(map(str, FOLDER.glob("*.cpp")))
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         unfinished = str(Path(folder) / target.name)
         for threads in (OPENMP, ()):
@@ -177,7 +177,7 @@ def build(instruction_set: str) -> Path:
         OSError: there is no compiler, it fails, or the cache folder cannot be written to.
     """
     flags = (*INSTRUCTION_SETS.get(instruction_set, ()), f"-DTILE_STEPS={TILE_STEPS}")
-    texts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
+    texts = [file.read_bytes() for file in sorted(FOLDER.iterdir()) if file.suffix in (".cpp", ".h")]
     key = hashlib.sha256(
         b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, sys.platform, platform.machine())).encode()])
     ).hexdigest()[:16]

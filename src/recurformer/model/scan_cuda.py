@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scan_inputs import ScanInputs, operator_name
+from .scan_inputs import ScanInputs, empty_gradients, operator
 from .scan_torch import blocked_scan, blocked_scan_backward
 
 COMPILED = "selective_scan_cuda"
@@ -138,24 +138,16 @@ def _kernel_scan_backward(grad_y, chunks, out, u, delta, A, B, C, D, z, delta_bi
     return [u.new_empty(0) if x is None else grad.to(x.dtype) for x, grad in zip(inputs, grads, strict=True)]
 
 
-def _empty_gradients(grad_y, chunks, out, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
-    return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in (u, delta, A, B, C, D, z, delta_bias)]
-
-
-kernel_scan = torch.library.custom_op(
-    operator_name(__name__, "kernel_scan"),
-    _kernel_scan,
-    mutates_args=(),
-    schema=f"({TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)",
+kernel_scan = operator(
+    __name__, "kernel_scan", _kernel_scan, _empty_outputs, f"({TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-kernel_scan_backward = torch.library.custom_op(
-    operator_name(__name__, "kernel_scan_backward"),
+kernel_scan_backward = operator(
+    __name__,
+    "kernel_scan_backward",
     _kernel_scan_backward,
-    mutates_args=(),
-    schema=f"(Tensor grad_y, Tensor chunks, Tensor out, {TENSORS}) -> Tensor[]",
+    empty_gradients,
+    f"(Tensor grad_y, Tensor chunks, Tensor out, {TENSORS}) -> Tensor[]",
 )
-kernel_scan.register_fake(_empty_outputs)
-kernel_scan_backward.register_fake(_empty_gradients)
 
 
 def _save_inputs(ctx, inputs, output):

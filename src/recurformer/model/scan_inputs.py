@@ -40,14 +40,23 @@ OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 TENSORS = ", ".join(f"Tensor{'?' if name in OPTIONAL else ''} {name}" for name in NAMES)
 
 
-def operator_name(module: str, name: str) -> str:
-    """Return `<module>::<name>`, so that a second copy of this code (trust_remote_code) registers its own operator."""
-    return f"{re.sub(r'[^0-9A-Za-z]', '_', module)}::{name}"
+def operator(module: str, name: str, function: Any, fake: Any, schema: str, device: str | None = None) -> Any:
+    """Register `<module>::<name>`, so that a second copy of this code (trust_remote_code) has its own, and return it.
+
+    `fake` gives results of the right shapes but no values; `device` is the only type of device that `function` takes.
+    """
+    name = f"{re.sub(r'[^0-9A-Za-z]', '_', module)}::{name}"
+    registered = torch.library.custom_op(name, function, mutates_args=(), device_types=device, schema=schema)
+    registered.register_fake(fake)
+    return registered
 
 
-def scan_operator(
-    module: str, name: str, passes: Passes, empty: Passes, flag: str = "delta_softplus", device: str | None = None
-) -> Passes:
+def empty_gradients(_grad_y, _grad_last, _starts, u, *inputs):
+    """Return empty tensors in the place of the gradients of a scan's tensors; the last input is a flag."""
+    return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in (u, *inputs[:-1])]
+
+
+def scan_operator(module: str, name: str, passes: Passes, empty: Passes, device: str | None = None) -> Passes:
     """Register an implementation's passes as torch operators `name` and `<name>_backward`, and return these.
 
     Args:
@@ -57,23 +66,13 @@ def scan_operator(
             the backward pass starts from; backward takes the gradients of y and of the last state (each may be None),
             those states, and the arguments of forward, and returns the tensors' gradients, empty for an absent tensor.
         empty: the same with results of the right shapes but no values.
-        flag: name of the flag.
         device: the only type of device that they take.
     """
-
-    def register(name: str, function: Callable[..., Any], schema: str) -> Any:
-        name = operator_name(module, name)
-        return torch.library.custom_op(name, function, mutates_args=(), device_types=device, schema=schema)
-
-    arguments = f"{TENSORS}, bool {flag}"
-    forward = register(name, passes[0], f"({arguments}) -> (Tensor, Tensor, Tensor)")
-    backward = register(
-        f"{name}_backward",
-        passes[1],
-        f"(Tensor? grad_y, Tensor? grad_last, Tensor starts, {arguments}) -> Tensor[]",
-    )
-    forward.register_fake(empty[0])
-    backward.register_fake(empty[1])
+    arguments = f"{TENSORS}, bool flag"
+    outwards = f"({arguments}) -> (Tensor, Tensor, Tensor)"
+    back = f"(Tensor? grad_y, Tensor? grad_last, Tensor starts, {arguments}) -> Tensor[]"
+    forward = operator(module, name, passes[0], empty[0], outwards, device)
+    backward = operator(module, f"{name}_backward", passes[1], empty[1], back, device)
 
     def save(ctx, inputs, output):
         *tensors, ctx.flag = inputs

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scan_inputs import ScanInputs, scan_operator
+from .scan_inputs import ScanInputs, empty_gradients, scan_operator
 
 
 def scan_reference(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ def _empty_outputs(u, delta, A, *_):
 def _backward(grad_y, grad_last, starts, *inputs):
     """Return the gradients of all tensors; empty for an absent one."""
     u, delta, A, B, C, D, z, delta_bias, _, delta_softplus = inputs
-    du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = _empty_gradients(grad_y, grad_last, starts, *inputs)
+    du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = empty_gradients(grad_y, grad_last, starts, *inputs)
     transition = A.to(starts.dtype).t().contiguous()
     sum_A, sum_D, sum_bias = torch.zeros_like(transition), transition.new_zeros(len(A)), transition.new_zeros(len(A))
     grad_state = torch.zeros_like(starts[0]) if grad_last is None else grad_last.to(starts.dtype).transpose(1, 2)
@@ -179,12 +179,8 @@ def _backward(grad_y, grad_last, starts, *inputs):
     return [du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial]
 
 
-def _empty_gradients(grad_y, grad_last, starts, u, *inputs):
-    return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in (u, *inputs[:-1])]
-
-
 blocked_scan, blocked_scan_backward = scan_operator(
-    __name__, "blocked_scan", (_forward, _backward), (_empty_outputs, _empty_gradients)
+    __name__, "blocked_scan", (_forward, _backward), (_empty_outputs, empty_gradients)
 )
 
 

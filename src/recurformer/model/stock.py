@@ -58,7 +58,7 @@ def windows_of_layers(config: Any) -> list[int | None]:
     return windows
 
 
-def stock_config(config: Any, without_sinks: bool = False) -> PreTrainedConfig:
+def stock_config(config: Any, without_sinks: bool) -> PreTrainedConfig:
     """Return the configuration of the stock model that computes what a converted one does.
 
     Arguments and errors are those of `as_stock`.

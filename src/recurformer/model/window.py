@@ -1,6 +1,5 @@
 """Softmax attention of some heads to the last tokens and to the first ones, and the slots that hold these."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -169,15 +168,16 @@ class Window:
             if length > size or size > WIDE:
                 return self._attend_by_slices(new, first, last, even, dropout)
             read, there = (torch.cat(parts, 1) for parts in zip(first, last, strict=True))
-            return self._attend_to_places((new[0], read, new[1], there), dropout)
+            return self._attend(new[0], read, self._visible(new[1], there), dropout)
         own, near = (spans(length, size, width, new[1].device) for width in (size, self.tokens + size))
         near = near + (last[1].shape[1] - length - self.tokens)  # negative before the first of them
         queries, here = (at_spans(x, own, 1, beyond) for x, beyond in zip(new, (0, -1), strict=True))
         sinks = (x.unsqueeze(1).expand(-1, own.shape[0], *x.shape[1:]) for x in first)
         others = (at_spans(x, near, 1, beyond) for x, beyond in zip(last, (0, -1), strict=True))
         read, there = (torch.cat(parts, 2) for parts in zip(sinks, others, strict=True))
-        blocks = (x.flatten(0, 1) for x in (queries, read, here, there))  # a block is a row of its own
-        outputs = self._attend_to_places(blocks, dropout).unflatten(0, (queries.shape[0], own.shape[0]))
+        shape = queries.shape[:2]
+        queries, read, here, there = (x.flatten(0, 1) for x in (queries, read, here, there))  # a block is its own row
+        outputs = self._attend(queries, read, self._visible(here, there), dropout).unflatten(0, shape)
         return outputs.flatten(1, 2).index_select(1, torch.arange(length, device=own.device))
 
     def _attend_by_slices(
@@ -213,13 +213,11 @@ class Window:
             outputs.append(self._attend(queries[:, start:stop], read, mask, dropout))
         return torch.cat(outputs, 1)
 
-    def _attend_to_places(self, block: Iterable[Tensor], dropout: float) -> Tensor:
-        """Attend from queries to entries, at the places `here` (B, Q) and `there` (B, K); -1 is no place."""
-        queries, entries, here, there = block
-        return self._attend(queries, entries, self._visible(here, there), dropout)
-
     def _visible(self, here: Tensor, there: Tensor) -> Tensor:
-        """Return which of the entries at places `there` (B, K) queries at `here` (B, Q) see, (B, 1, Q, K)."""
+        """Return which of the entries at places `there` (B, K) queries at `here` (B, Q) see, (B, 1, Q, K).
+
+        -1 is no place.
+        """
         here, there = here.unsqueeze(-1), there.unsqueeze(1)
         visible = (there >= 0) & (there <= here) & ((there < self.sinks) | (there > here - self.tokens))
         return (visible | (here < 0)).unsqueeze(1)  # padding sees anything: an empty row has no softmax

@@ -99,7 +99,7 @@ static inline void load_lanes(float* lanes, const float* values, int width) {
   for (int i = 0; i < width; ++i) lanes[i] = values ? values[i] : 0.f;
 }
 static inline void store_lanes(float* values, const float* lanes, int width) {
-  if (values) std::copy(lanes, lanes + width, values);
+  std::copy(lanes, lanes + width, values);
 }
 
 // Calls work(thread, first, past-the-last) once per thread, over `total` pieces of equal cost.

@@ -377,12 +377,10 @@ static void retain(const WindowStepArguments& a, const RetentionArguments& r, co
     T* y = (T*)a.y + b * features;
     for (int64_t g = 0; g < a.groups; ++g) {
       const WindowGroup& group = groups[g];
-      token.turn(key, (const T*)a.keys + b * a.keys_stride + g * dim);
-      const T* given = (const T*)a.values + b * a.values_stride + g * dim;
+      token.entry(key, value, g, false);
       for (int64_t i = 0; i < dim; ++i) {
         key[i] = elu_plus_one(key[i]);
-        value[i] = wide(given[i]);
-        y[a.heads * r.rates * dim + g * dim + i] = given[i];
+        set(y[(a.heads * r.rates + g) * dim + i], value[i]);
       }
       value[dim] = 1.f;  // sums up the weights
       for (int64_t rate = 0; rate < r.rates; ++rate) {
