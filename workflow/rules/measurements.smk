@@ -1,4 +1,7 @@
 # What a study measures, and what its tables and figures are made from.
+from functools import partial
+
+
 def papers_files(file, backbones=LANGUAGE):
     """A file of every run of the paper's method on text, and of the original trained likewise."""
     return [
@@ -142,12 +145,12 @@ MEASUREMENTS = {
 PARTS = {
     "paper": True,
     "tasks": any(block["tasks"]["names"] for block in LANGUAGE.values()),
-    "recovery": bool(RECOVERY),
-    "equal_bytes": bool(recovered_files("", EQUAL_BYTES)),
-    "prices": bool(ABLATIONS["language"]["priced"]),
-    "positions": bool(MEASUREMENTS["positions"] and RECOVERY),
-    "tradeoff": bool(MEASUREMENTS["compared_recovery"]),
-    "speed": bool(MEASUREMENTS["bench"]),
+    "recovery": RECOVERY,
+    "equal_bytes": recovered_files("", EQUAL_BYTES),
+    "prices": ABLATIONS["language"]["priced"],
+    "positions": MEASUREMENTS["positions"] and RECOVERY,
+    "tradeoff": MEASUREMENTS["compared_recovery"],
+    "speed": MEASUREMENTS["bench"],
     "ablations": True,
 }
 
@@ -191,7 +194,3 @@ def listed(group):
         return {"Number": heading(name), "Subject": REGISTRY[group][name].label}
 
     return of_one
-
-
-def caption(group):
-    return lambda wildcards: REGISTRY[group][wildcards[0]].caption

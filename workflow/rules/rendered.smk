@@ -19,7 +19,7 @@ use rule stage as table with:
     localrule: True
     params:
         **stage("table", study=config["study"], recorded=RECORDED_FOLDER),
-        caption=caption("tables"),
+        caption=lambda wildcards: REGISTRY["tables"][wildcards.table].caption,
 
 
 rule tables:
@@ -50,7 +50,7 @@ use rule stage as figure with:
     localrule: True
     params:
         **stage("figure"),
-        caption=caption("figures"),
+        caption=lambda wildcards: REGISTRY["figures"][wildcards.figure].caption,
 
 
 rule figures:

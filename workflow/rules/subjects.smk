@@ -123,7 +123,7 @@ def by_selector(changed):
                 yield Subject("heads", mixer, by, choice=choice, beta=beta)
 
 
-def compared(task, backbone=None):
+def compared(task, backbone):
     """The subjects of the ablations, on text those of a backbone. Text is read by the original as it came too; on
     HashHop it is trained likewise.
     """
