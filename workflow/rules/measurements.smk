@@ -164,6 +164,20 @@ def shown(group, *parts):
     }
 
 
+def tables_of(*parts):
+    """The files of the tables of some parts by which a target asks for them."""
+    return collect(
+        "<results>/tables/{table}.{format}",
+        table=shown("tables", *parts),
+        format=["csv", "html"],
+    )
+
+
+def figures_of(*parts):
+    """The files of the figures of some parts by which a target asks for them."""
+    return collect("<figures>/{figure}.svg", figure=shown("figures", *parts))
+
+
 def used_by(*parts):
     """What the tables and figures of some parts rest on."""
     used = [entry for group in REGISTRY for entry in shown(group, *parts).values()]

@@ -24,11 +24,7 @@ use rule stage as table with:
 
 rule tables:
     input:
-        collect(
-            "<results>/tables/{table}.{format}",
-            table=shown("tables", "paper", "tasks", "recovery"),
-            format=["csv", "html"],
-        ),
+        tables_of("paper", "tasks", "recovery"),
 
 
 use rule stage as figure with:
@@ -55,12 +51,7 @@ use rule stage as figure with:
 
 rule figures:
     input:
-        collect(
-            "<figures>/{figure}.svg",
-            figure=shown(
-                "figures", "paper", "recovery", "equal_bytes", "positions", "speed"
-            ),
-        ),
+        figures_of("paper", "recovery", "equal_bytes", "positions", "speed"),
 
 
 use rule stage as claims with:
