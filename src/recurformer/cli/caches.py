@@ -149,9 +149,7 @@ def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Ba
         torch.device(device()),
         memory_gib=settings.memory_gib,
         chunk=settings.chunk,
-        tolerance=search.tolerance,
-        maximum=search.maximum,
-        prefill_minutes=search.prefill_minutes,
+        **search.model_dump(),
         seed=args.seed,
         mamba=mamba.model_dump(),
     )
