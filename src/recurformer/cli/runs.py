@@ -20,6 +20,7 @@ from recurformer.cli.stage import STAGES, argument, stage
 from recurformer.digest import functions_used
 from recurformer.records import (
     PACK,
+    Record,
     ancestors,
     final_metrics,
     find_records,
@@ -245,15 +246,15 @@ ABOUT = frozenset({"run", "stage", "commit", "difference", "lock", "name"})
 """Columns whose values are no numbers, whatever they look like, beside the texts of measurements and the versions."""
 
 
-def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
-    """Place, record and description of every run below some folders, oldest first; a damaged record is named, left out.
+def _records(folders: Sequence[str]) -> list[Record]:
+    """Place and record of every run below some folders, oldest first; a damaged record is named, left out.
 
     A run may have several records, of a file each: it has the metrics of all of them.
 
     Raises:
         ValueError: there are none.
     """
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    found: dict[str, Record] = {}
 
     def leave_out(place: Path, error: Exception) -> None:
         print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
@@ -269,8 +270,7 @@ def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[st
     if not found:
         named = ", ".join(folders)
         raise ValueError(f"{named}: no run record below it; name a folder of results, such as results or recorded/cpu")
-    runs = sorted(found.values(), key=lambda entry: entry[1]["started"])
-    return [(place, record, described(place, record)) for place, record in runs]
+    return sorted(found.values(), key=lambda entry: entry[1]["started"])
 
 
 def _merged(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -410,7 +410,7 @@ def runs(args: Namespace) -> None:
         print(f"{alike} of the {len(both)} metrics that both have are equal, to the last digit")
         return
     records = _records([first, *compared])
-    frame = pd.DataFrame([row for *_, row in records], dtype=object)
+    frame = pd.DataFrame([described(place, record) for place, record in records], dtype=object)
     if args.only:
         name = args.only.replace("_", "-")
         if name not in set(frame.stage):
@@ -440,7 +440,7 @@ def runs(args: Namespace) -> None:
 def track(args: Namespace) -> None:
     """Import every run below some folders into a tracker. Importing again changes nothing."""
     records, tracked = _records(args.folders), list[TrackedRun]()
-    for place, record, _ in records:
+    for place, record in records:
         try:
             tracked.append(TrackedRun.of(place, record))
         except ValueError as error:  # of a damaged curve
