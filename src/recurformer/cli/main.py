@@ -97,8 +97,7 @@ def take_settings(stage: Stage, args: Namespace) -> Settings:
 def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     _refuse_places(args)
     settings = take_settings(stage, args)
-    spread = cast(Distributed, settings.get("distributed", Distributed()))
-    processes = spread.processes
+    processes = cast(Distributed, settings.get("distributed", Distributed())).processes
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
@@ -110,7 +109,7 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
         if processes > 1 and not is_launched():
             launch(argv, processes)
         else:
-            _run_recorded(stage, args, argv, settings, spread)
+            _run_recorded(stage, args, argv, settings)
 
 
 def _say_if_busy() -> None:
@@ -124,7 +123,7 @@ def _say_if_busy() -> None:
         )
 
 
-def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings, spread: Distributed) -> None:
+def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings) -> None:
     """The stage in this process, which writes the record unless another one of the same training does."""
     path = args.record if is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
@@ -138,7 +137,7 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
             refuse_a_processor()
         record["metrics"] = stage.run(args, settings)
         if path and "distributed" in settings:
-            record["training"] = described(args, settings, spread)
+            record["training"] = described(args, settings)
 
 
 def _message(error: Exception) -> str:
