@@ -6,7 +6,7 @@ import re
 from argparse import Namespace
 from pathlib import Path
 
-from recurformer.cli.resumable import resumable_run
+from recurformer.cli.resumable import CHECKPOINTS, resumable_run
 from recurformer.cli.stage import (
     BETA,
     BUDGET,
@@ -85,9 +85,7 @@ def model_folder(model: str) -> Path:
         "a recurrent state of all tokens",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
-    argument(
-        "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
-    ),
+    CHECKPOINTS,
     device="computes",
 )
 def adapt(args: Namespace) -> dict[str, float]:

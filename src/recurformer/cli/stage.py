@@ -206,13 +206,6 @@ OWN = "settings"
 """The block whose keys stand in `--settings` themselves."""
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    values = parse_yaml(text, "--settings")
-    if not isinstance(values, dict):
-        raise ValueError(f"--settings {text}: give a mapping in YAML or JSON, such as {{samples: 8}}")
-    return values
-
-
 def flat(settings: Settings) -> dict[str, Any]:
     """Settings as a run record keeps them: one level, with the names of inner blocks before their keys."""
     values = {name: block.model_dump(mode="json") for name, block in settings.items()}
@@ -256,7 +249,9 @@ class Stage:
         Raises:
             ValueError: in one line, the key, its value and the right values.
         """
-        values, blocks = _mapping(text or "{}"), self.blocks
+        values, blocks = parse_yaml(text or "{}", "--settings"), self.blocks
+        if not isinstance(values, dict):
+            raise ValueError(f"--settings {text}: give a mapping in YAML or JSON, such as {{samples: 8}}")
         inner = {name: values.pop(name, {}) for name in blocks if name != OWN}
         if values and OWN not in blocks:
             raise ValueError(f"--settings {next(iter(values))}: unknown key; choose one of {', '.join(blocks)}")
