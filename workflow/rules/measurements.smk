@@ -9,7 +9,7 @@ def papers_files(file, backbones=LANGUAGE):
         for backbone, block in LANGUAGE.items()
         if backbone in backbones
         for beta in block["betas"]
-        for seed in block["seeds"] or [config["seed"]]
+        for seed in seeds_of(block)
     ]
 
 
@@ -17,7 +17,7 @@ HASHHOP = [
     file_of("hashhop", backbone, papers(beta, seed), "hashhop.parquet", seed)
     for backbone in config["hashhop"]["backbones"]
     for beta in config["betas"]
-    for seed in config["hashhop"]["seeds"] or [config["seed"]]
+    for seed in seeds_of(config["hashhop"])
 ]
 PYRAMIDINFER = [
     file_of(
@@ -28,7 +28,7 @@ PYRAMIDINFER = [
         seed,
     )
     for backbone in config["hashhop"]["backbones"]
-    for seed in config["hashhop"]["seeds"] or [config["seed"]]
+    for seed in seeds_of(config["hashhop"])
 ]
 PROFILED = collect("<results>/language/{backbone}/{{file}}", backbone=LANGUAGE)
 CACHES = collect(
@@ -97,7 +97,7 @@ MEASUREMENTS = {
         "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
         beta=config["betas"],
         learning_rate=config["mqar"]["learning_rates"],
-        seed=config["mqar"]["seeds"] or [config["seed"]],
+        seed=seeds_of(config["mqar"]),
     ),
     "needle": measurements_of("language", partial(compared, "language"), "needle.csv"),
     "turns": (
