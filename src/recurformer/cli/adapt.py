@@ -22,6 +22,7 @@ from recurformer.cli.stage import (
 from recurformer.files import writing_model
 from recurformer.recover.recipe import RECIPES, TOKENS
 
+MODEL = argument("model", type=InputPath, help="folder of the model, or its name on the model hub")
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -49,7 +50,7 @@ def model_folder(model: str) -> Path:
 
 @stage(
     "make a model's cache smaller in one command, and measure what that costs",
-    argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
+    MODEL,
     argument("out", type=OutputFolder, help="folder to write"),
     argument("--beta", type=BETA, help="fraction of heads to replace, by RA-I (default with --mixer: 0.5)"),
     argument(
