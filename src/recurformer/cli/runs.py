@@ -116,12 +116,10 @@ def _calls(record: Mapping[str, Any]) -> str:
         from recurformer.render.tables import TABLES
 
         renderers = {**TABLES, "reviewer_questions": reviewer_questions}
-    rendered = [f"{_code(function)} {key}" for key, function in renderers.items() if key == record["settings"][name]]
-    measured = [
-        f"{os.path.relpath(file)}:{line} {function}"
-        for file, line, function in (functions_used(STAGES[name].place, MEASURING) if name in STAGES else ())
-    ]
-    return ", ".join(rendered or measured)
+    if renderers and (key := record["settings"][name]) in renderers:
+        return f"{_code(renderers[key])} {key}"
+    measured = functions_used(STAGES[name].place, MEASURING) if name in STAGES else ()
+    return ", ".join(f"{os.path.relpath(file)}:{line} {function}" for file, line, function in measured)
 
 
 def _judge_of(target: str) -> str:
@@ -138,10 +136,9 @@ def _verdict_on(target: str, ledgers: Sequence[str]) -> str:
     if not claims:
         return ""
     claim = min(claims, key=lambda one: one["evidence"] is None)
-    names = ("ours", "test", "tolerance", "verdict", "reason", "source", "ledger")
-    about = {"place": "place", "says": "statement", "printed": "paper"} | {name: name for name in names}
-    claim |= {"source": (claim.get("evidence") or {}).get("source")}
-    texts = {name: claim.get(key) for name, key in about.items()} | {"judge": _judge_of(target)}
+    texts = {"place": claim.get("place"), "says": claim.get("statement"), "printed": claim.get("paper")}
+    texts |= {name: claim.get(name) for name in ("ours", "test", "tolerance", "verdict", "reason")}
+    texts |= {"source": (claim["evidence"] or {}).get("source"), "ledger": claim["ledger"], "judge": _judge_of(target)}
     return "\n".join([f"claim {target}", *(f"  {name:<9} {text}" for name, text in texts.items() if text), ""])
 
 
