@@ -103,9 +103,7 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
     elif stage.device == "computes" and stage.function.__module__ in OWN and "OMP_NUM_THREADS" not in os.environ:
         _say_if_busy()
-    # A GPU for each process of a stage that computes; none for a stage that only changes weights.
-    takes = stage.device in {"computes", "copies"}
-    with own_gpus(processes * (stage.device == "computes")) if takes else nullcontext():
+    with own_gpus(processes * (stage.device == "computes")) if stage.device else nullcontext():
         if processes > 1 and not is_launched():
             launch(argv, processes)
         else:

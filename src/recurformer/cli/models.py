@@ -118,7 +118,7 @@ def serve(args: Namespace) -> None:
         action="store_true",
         help="with --stock: leave out the first tokens that windows keep; longer texts are then read otherwise",
     ),
-    device="copies",
+    device="spares",
 )
 def export(args: Namespace) -> None:
     """Write a converted model for machines without this package: with its own code, or as a model of transformers."""

@@ -96,9 +96,9 @@ def paths_of(args: Namespace, kind: type[P]) -> list[P]:
 
 Argument = Callable[[ArgumentParser], object]
 """Adds one argument to the parser of a stage."""
-Device = Literal["computes", "copies", "counts"]
-"""`computes`: has a GPU for itself where there are any; `copies`: only changes weights, and leaves GPUs to others;
-`counts`: makes models or goes through them without computing."""
+Device = Literal["computes", "spares"]
+"""`computes`: has a GPU for itself where there are any; `spares`: makes, changes or counts models without computing and
+leaves GPUs to others."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
