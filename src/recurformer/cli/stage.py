@@ -56,9 +56,6 @@ class OutputFolder(OutputPath):
     """A folder that a stage writes; it replaces none but an earlier result."""
 
 
-P = TypeVar("P", InputPath, OutputPath)
-
-
 class OneLineParser(ArgumentParser):
     """A parser that refuses in one line: the usage of a stage fills a screen."""
 
@@ -88,7 +85,7 @@ COUNT, INDEX, SEED, BETA, BUDGET, RATE = map(_number, (Count, Index, Seed, Beta,
 """The types of flags with numbers."""
 
 
-def paths_of(args: Namespace, kind: type[P]) -> list[P]:
+def paths_of(args: Namespace, kind: type[str]) -> list[str]:
     """All arguments of one kind, in the order of their flags."""
     values = [item for value in vars(args).values() for item in (value if isinstance(value, list) else [value])]
     return [value for value in values if isinstance(value, kind)]
