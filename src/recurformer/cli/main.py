@@ -5,6 +5,7 @@ import io
 import json
 import os
 import select
+import signal
 import sys
 from argparse import Namespace
 from contextlib import nullcontext
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import cast
 
 from recurformer import __version__
-from recurformer.__main__ import STOPPED
 from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
 from recurformer.cli.stage import STAGES, SUITE, InputPath, OutputFolder, OutputPath, Settings, Stage, flat, paths_of
 from recurformer.files import refuse_strange_model
@@ -33,8 +33,6 @@ EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
 """What stages raise of bad input: the message says all."""
 BUSY = 0.5
 """Share of the cores in use, in the mean of a minute, above which a user is told."""
-CLOSED = 141
-"""Exit code of a shell for SIGPIPE."""
 
 
 def _usage() -> str:
@@ -176,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:  # of standard output: _main has handled all others
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes when it ends
         if isinstance(error, BrokenPipeError):
-            return CLOSED
+            return 128 + signal.SIGPIPE
         print(f"recurformer: the output cannot be written ({error.strerror})", file=sys.stderr)
         return 1
 
@@ -206,7 +204,7 @@ def _main(argv: list[str]) -> int:
         if not is_launched():
             kept = "; the same command continues where it stopped" if "checkpoints" in args else ""
             print(f"\nrecurformer {name}: stopped{kept}", file=sys.stderr)
-        return STOPPED
+        return 128 + signal.SIGINT
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             raise
