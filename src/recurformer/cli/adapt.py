@@ -1,6 +1,4 @@
-"""Make a model's cache smaller, and measure what that costs: by a budget (--cache or --loss; the default), which trains
-only with --minutes, or by a mixer in the place of heads (--beta, --mixer, alone or together), which is trained.
-"""
+"""The stage that adapts a user's own model, and where that model is."""
 
 import re
 from argparse import Namespace
@@ -90,6 +88,10 @@ def model_folder(model: str) -> Path:
     device="computes",
 )
 def adapt(args: Namespace) -> dict[str, float]:
+    """Make a model's cache smaller, and measure what that costs: by a budget (--cache or --loss; the default), which
+    trains only with --minutes, or by a mixer in the place of heads (--beta, --mixer, alone or together), which is
+    trained.
+    """
     import torch
     from tabulate import tabulate
 

@@ -263,7 +263,7 @@ class Stage:
 
     def parser(self) -> ArgumentParser:
         """All of its arguments."""
-        text = cleandoc(self.function.__doc__ or sys.modules[self.function.__module__].__doc__ or "")
+        text = cleandoc(self.function.__doc__ or "")
         parser = OneLineParser(prog=f"recurformer {self.name}", description=text)
         for add in self.arguments:
             add(parser)
@@ -329,7 +329,7 @@ def stage(
     """Declare a function as a stage of the command.
 
     Args:
-        text: its line in the command's help; its own begins with the docstring of the function, else of the module.
+        text: its line in the command's help; its own begins with the docstring of the function.
         arguments: those that are no keys of a settings block, positional ones before the rows'.
         rows: what a row of the frame that the function returns is; without it, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
