@@ -9,7 +9,7 @@ from recurformer.digest import code_digest
 from recurformer.files import read_yaml
 from recurformer.gpus import STUDY_DEVICE
 from recurformer.render.registry import REGISTRY, heading
-from recurformer.study import Tasks, load_study
+from recurformer.study import Study, Tasks
 from recurformer.study.method import EQUAL_BYTES
 from recurformer.study.needs import Sizes, request
 
@@ -17,7 +17,7 @@ try:
     if workflow.is_main_process and not workflow.modifier.skip_configfile:
         for file in workflow.configfiles:
             read_yaml(file)  # refuses what Snakemake has read without a word
-    study = load_study(config)
+    study = Study.read(config)
     config = study.model_dump(mode="json")
     for backbone in config["backbones"].values():
         Sizes.of(backbone)  # refuses a checkpoint whose sizes cannot be read

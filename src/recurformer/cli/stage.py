@@ -34,7 +34,7 @@ from pydantic import TypeAdapter, ValidationError
 from recurformer.files import atomic_path, parse_yaml
 from recurformer.records import number_text
 from recurformer.study import Block
-from recurformer.study.block import Beta, Budget, Count, Index, Rate, Seed, reason_of, refusal
+from recurformer.study.block import Beta, Budget, Count, Index, Rate, Seed, reason_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -256,9 +256,9 @@ class Stage:
         settings = {}
         for name, kind in blocks.items():
             try:
-                settings[name] = kind.model_validate(given[name])
-            except ValidationError as error:
-                raise ValueError(f"--settings {refusal(kind, error, '' if name == OWN else name)}") from None
+                settings[name] = kind.read(given[name], "" if name == OWN else name)
+            except ValueError as error:
+                raise ValueError(f"--settings {error}") from None
         return settings
 
     def parser(self) -> ArgumentParser:
