@@ -62,13 +62,6 @@ rule all:
 
 rule ablations:
     input:
-        collect(
-            "<figures>/{figure}.svg",
-            figure=shown("figures", "ablations", "prices", "tradeoff"),
-        ),
-        collect(
-            "<results>/tables/{table}.{format}",
-            table=shown("tables", "ablations"),
-            format=["csv", "html"],
-        ),
+        figures_of("ablations", "prices", "tradeoff"),
+        tables_of("ablations"),
         multiext("<results>/ablations/claims", ".json", ".html"),

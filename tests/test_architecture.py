@@ -1,10 +1,6 @@
-"""The rooms of tables, figures and claims import downwards only, as docs/architecture.md says, and the packages of the
-extra `suite` are imported by what draws and by what reads Wikipedia alone.
-"""
+"""The rooms of tables, figures and claims import downwards only, as docs/architecture.md says."""
 
 import ast
-import re
-from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -45,13 +41,7 @@ def test_a_room_imports_what_is_below_it_alone(room):
 def test_no_two_rooms_import_each_other():
     """Settings name the sizes of tasks and backbones, plain numbers, and these take settings."""
     pairs = {frozenset(pair) for pair in IMPORTS if pair[::-1] in IMPORTS and pair[0] != pair[1]}
-    assert pairs <= {frozenset({"data", "study"}), frozenset({"cli", "__main__"})}
-
-
-SUITE = {re.split(r"[\[<>=]", one)[0].replace("-", "_") for one in requires("recurformer") if 'extra == "suite"' in one}
-"""The modules of the extra's packages, which have the packages' names."""
-FIGURES = ("", "_ablations", "_cache", "_recovery")
-DRAWS = {"style", "panels", "adaptation_figures", *(f"figures{name}" for name in FIGURES)}
+    assert pairs <= {frozenset({"data", "study"})}
 
 
 def test_only_commands_import_what_renders_or_judges():

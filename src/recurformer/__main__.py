@@ -3,9 +3,6 @@
 import signal
 import sys
 
-STOPPED = 130
-"""Exit code of a shell for SIGINT."""
-
 
 def main() -> int:
     """Run one stage, by `recurformer.cli.main`; the exit codes are the same."""
@@ -16,7 +13,7 @@ def main() -> int:
         return main()
     except KeyboardInterrupt:
         print(f"\n{' '.join(['recurformer', *sys.argv[1:2]])}: stopped", file=sys.stderr)
-        return STOPPED
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

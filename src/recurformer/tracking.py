@@ -47,14 +47,12 @@ class TrackedRun:
     Args:
         id: of its record.
         name: where its record lies.
-        group: its stage.
         config: its settings, and what its record says about its code and machine.
         rows: (step, time, metrics); the last one has the final metrics.
     """
 
     id: str
     name: str
-    group: str
     config: dict[str, Any]
     rows: list[tuple[int, datetime, dict[str, float]]]
 
@@ -75,7 +73,7 @@ class TrackedRun:
         rows.append((last, started + timedelta(seconds=record["seconds"]), {**final_metrics(record), **cost}))
         about = {key: record[key] for key in ("stage", "argv", "seed", "started", "parents", "versions", "accelerator")}
         config = {**record["settings"], **about, **record["git"], **record["host"], PLACE: os.path.abspath(place)}
-        return cls(record["run"], run_name(place), record["stage"], config, rows)
+        return cls(record["run"], run_name(place), config, rows)
 
     def replaces(self, other: str, config: Mapping[str, Any] | None) -> bool:
         """Whether another run of the same name, with this id and these settings, is an earlier one of the same place.
@@ -129,7 +127,7 @@ def to_trackio(runs: Sequence[TrackedRun]) -> int:
             list(metrics),
             list(steps),
             [time.isoformat() for time in times],
-            run.config | {"_Group": run.group, "_Created": run.config["started"], "_Username": None},
+            run.config | {"_Group": run.config["stage"], "_Created": run.config["started"], "_Username": None},
             [f"{run.id}-{index}" for index in range(len(run.rows))],
             run_id=run.id,
         )
@@ -153,7 +151,8 @@ def to_mlflow(runs: Sequence[TrackedRun]) -> int:
                 client.delete_run(other.info.run_id)
         if run.id in whole:
             continue
-        made = client.create_run(experiment, tags={"run": run.id, "group": run.group}, run_name=run.name).info.run_id
+        tags = {"run": run.id, "group": run.config["stage"]}
+        made = client.create_run(experiment, tags=tags, run_name=run.name).info.run_id
         params = [Param(key, str(value)[:MLFLOW_VALUE_LENGTH]) for key, value in run.config.items()]
         metrics = [
             Metric(re.sub(r"[^\w\-. :/]", "_", name), value, round(time.timestamp() * 1000), step)

@@ -1,14 +1,19 @@
 """Without the extra `suite` a model is adapted and answers; a command that needs the extra names it in one line."""
 
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
 
 import pytest
 
 from recurformer.cli.main import SUITE
 from tests.recover.adapt_world import write_world
-from tests.test_architecture import SUITE as PACKAGES
 
+PACKAGES = {
+    re.split(r"[\[<>=]", one)[0].replace("-", "_") for one in requires("recurformer") if 'extra == "suite"' in one
+}
+"""The modules of the packages of the extra `suite`, which have the packages' names."""
 WITHOUT = f"import sys\nsys.modules.update(dict.fromkeys({sorted(PACKAGES)}))\n"
 """Of a module that is None in there, Python says that it is not installed."""
 LINE = "=" * 20

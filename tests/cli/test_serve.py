@@ -58,10 +58,10 @@ class Served:
         settings = {"model": NAME, "max_tokens": tokens, "temperature": 0, "logit_bias": NO_END}
         return self.client.chat.completions.create(messages=messages, **settings | more)
 
-    def post(self, body, kind="application/json"):
+    def post(self, body):
         """The status and the error's message of a body that OpenAI's client would not send."""
         connection = http.client.HTTPConnection(*self.address, timeout=120)
-        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": kind})
+        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, json.load(response)["error"]["message"]
 

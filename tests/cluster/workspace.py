@@ -18,10 +18,9 @@ def needs(executor):
         pytest.skip(f"needs the plugin {executor}: pip install --editable '.[{executor}]'")
 
 
-def run(*command, folder, **environment):
+def run(*command, folder):
     """Run `command` with this environment's programs; what it said."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, **environment}
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 

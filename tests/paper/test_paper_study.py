@@ -13,7 +13,7 @@ from snakemake.utils import update_config
 
 from recurformer.data.fetch import file_sha256
 from recurformer.data.wikipedia import WIKIPEDIA_EXCERPT, clean_markup, read_pages
-from recurformer.study import load_study
+from recurformer.study import Study
 from tests.paper.hub_cache import ROOT, STUDY, write_articles, write_hub_cache
 from tests.workflow.dry_runs import link_workflow, snakemake
 
@@ -73,7 +73,7 @@ def test_only_sizes_are_overridden():
     """No key says where something comes from, which heads are replaced or how. No GPU is asked for."""
     overridden = deepcopy(STUDY)
     update_config(overridden, yaml.safe_load((ROOT / "tests/paper/sizes.yaml").read_text()))
-    paper, ours = (dict(leaves(load_study(study).model_dump())) for study in (STUDY, overridden))
+    paper, ours = (dict(leaves(Study.read(study).model_dump())) for study in (STUDY, overridden))
     changed = {key for key, value in ours.items() if value != paper[key]}
     assert {key for key in changed if not isinstance(ours[key], int)} == {
         "device",

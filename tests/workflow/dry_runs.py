@@ -1,5 +1,6 @@
 """Dry runs of the workflow, and folders to make them in."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -32,6 +33,16 @@ def link_workflow(folder, *more, without=()):
         if name not in without:
             (folder / name).symlink_to(ROOT / name)
     return folder
+
+
+def option(words, name):
+    """The value of an option of a command, None where it is not given."""
+    return words[words.index(name) + 1] if name in words[:-1] else None
+
+
+def settings_of(words):
+    """The settings of a command."""
+    return json.loads(option(words, "--settings"))
 
 
 def call_snakemake(words):

@@ -11,7 +11,7 @@ from recurformer.cli.stage import flat
 from recurformer.paper import SETTINGS, WINDOWS
 from recurformer.records import packed, read_record, record_of
 from recurformer.render.registry import REGISTRY
-from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow, snakemake
+from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow, option, settings_of, snakemake
 
 RECOVER = {"smoke", "default", "record", "recovery", "small"}
 
@@ -43,15 +43,6 @@ def test_stages_take_the_words_that_rules_give_them(dry):
     commands = dry("gpu").commands + dry("smoke").commands
     for (stage, _), words in {(stage, option(words, "--settings")): words for _, stage, *words in commands}.items():
         take_settings(STAGES[stage], STAGES[stage].parser().parse_args(words))
-
-
-def option(words, name):
-    """The value of an option of a command, None where it is not given."""
-    return words[words.index(name) + 1] if name in words[:-1] else None
-
-
-def settings_of(words):
-    return json.loads(option(words, "--settings"))
 
 
 def test_the_paper_study_asks_for_gpus_where_models_compute(dry):

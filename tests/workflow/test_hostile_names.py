@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from tests.workflow.dry_runs import ROOT, link_workflow, snakemake
+from tests.workflow.dry_runs import ROOT, link_workflow, settings_of, snakemake
 
 RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 NUMBERS = {"threads"}
@@ -59,10 +59,6 @@ def run(folder, *words):
 
 def made_by_commands(folder):
     return [path for path in folder.parent.rglob("PWN*") if path.is_file()]
-
-
-def settings_of(words):
-    return json.loads(words[words.index("--settings") + 1])
 
 
 def test_no_value_runs_as_a_command(folder):

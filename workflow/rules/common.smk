@@ -2,7 +2,6 @@ import json
 import os
 import re
 import sys
-from functools import partial
 from pathlib import Path
 
 from recurformer.cli.main import STAGES
@@ -10,7 +9,7 @@ from recurformer.digest import code_digest
 from recurformer.files import read_yaml
 from recurformer.gpus import STUDY_DEVICE
 from recurformer.render.registry import REGISTRY, heading
-from recurformer.study import Tasks, load_study
+from recurformer.study import Study, Tasks
 from recurformer.study.method import EQUAL_BYTES
 from recurformer.study.needs import Sizes, request
 
@@ -18,7 +17,7 @@ try:
     if workflow.is_main_process and not workflow.modifier.skip_configfile:
         for file in workflow.configfiles:
             read_yaml(file)  # refuses what Snakemake has read without a word
-    study = load_study(config)
+    study = Study.read(config)
     config = study.model_dump(mode="json")
     for backbone in config["backbones"].values():
         Sizes.of(backbone)  # refuses a checkpoint whose sizes cannot be read
@@ -145,32 +144,28 @@ def stage(name, **given):
     `given` are other arguments: values, or functions of the wildcards; and blocks of settings: their places in the
     configuration, or functions too.
     """
-    return {
-        "command": partial(command_of, STAGES[name], given),
-        # Snakemake remembers no value that was made of inputs or outputs: these two tell it what has changed.
-        "values": partial(remembered, STAGES[name], given),
-        "code": partial(digest_of, STAGES[name]),
-    }
+    made_of = STAGES[name]
 
+    def command(wildcards, input, output):
+        """Its words, without the threads, which depend on the machine."""
+        words = values_of(made_of, given, wildcards)
+        files = dict(input.items()) | dict(output.items())
+        return made_of.command(
+            words
+            | {key: files[key] for key in files.keys() - (given.keys() & words.keys())}
+        )
 
-def digest_of(stage, wildcards):
-    """Computed for the stages of the jobs at hand only, as a job of a cluster starts Snakemake anew."""
-    return code_digest(stage.place)
+    def values(wildcards):
+        """All but the files: Snakemake remembers no command, because it was made of inputs and outputs."""
+        return json.dumps(
+            values_of(made_of, given, wildcards), sort_keys=True, default=str
+        )
 
+    def code(wildcards):
+        """Computed for the stages of the jobs at hand only, as a job of a cluster starts Snakemake anew."""
+        return code_digest(made_of.place)
 
-def remembered(stage, given, wildcards):
-    """All values of a job, but for its files: those of another study or an edited one are others."""
-    return json.dumps(values_of(stage, given, wildcards), sort_keys=True, default=str)
-
-
-def command_of(stage, given, wildcards, input, output):
-    """The words of the command of a job, without its threads, which depend on the machine."""
-    values = values_of(stage, given, wildcards)
-    files = dict(input.items()) | dict(output.items())
-    return stage.command(
-        values
-        | {name: files[name] for name in files.keys() - (given.keys() & values.keys())}
-    )
+    return {"command": command, "values": values, "code": code}
 
 
 def values_of(stage, given, wildcards):

@@ -176,13 +176,8 @@ if RECOVERY:
 
     rule recovery:
         input:
-            collect(
-                "<figures>/{figure}.svg",
-                figure=[*shown("figures", "recovery", "equal_bytes"), "figure3"],
-            ),
-            collect(
-                "<results>/tables/{table}.{format}",
-                table=[*shown("tables", "recovery"), "table3"],
-                format=["csv", "html"],
-            ),
+            figures_of("recovery", "equal_bytes"),
+            "<figures>/figure3.svg",
+            tables_of("recovery"),
+            multiext("<results>/tables/table3", ".csv", ".html"),
             lm_eval_of(recovering),

@@ -1,4 +1,7 @@
 # What a study measures, and what its tables and figures are made from.
+from functools import partial
+
+
 def papers_files(file, backbones=LANGUAGE):
     """A file of every run of the paper's method on text, and of the original trained likewise."""
     return [
@@ -6,7 +9,7 @@ def papers_files(file, backbones=LANGUAGE):
         for backbone, block in LANGUAGE.items()
         if backbone in backbones
         for beta in block["betas"]
-        for seed in block["seeds"] or [config["seed"]]
+        for seed in seeds_of(block)
     ]
 
 
@@ -14,7 +17,7 @@ HASHHOP = [
     file_of("hashhop", backbone, papers(beta, seed), "hashhop.parquet", seed)
     for backbone in config["hashhop"]["backbones"]
     for beta in config["betas"]
-    for seed in config["hashhop"]["seeds"] or [config["seed"]]
+    for seed in seeds_of(config["hashhop"])
 ]
 PYRAMIDINFER = [
     file_of(
@@ -25,7 +28,7 @@ PYRAMIDINFER = [
         seed,
     )
     for backbone in config["hashhop"]["backbones"]
-    for seed in config["hashhop"]["seeds"] or [config["seed"]]
+    for seed in seeds_of(config["hashhop"])
 ]
 PROFILED = collect("<results>/language/{backbone}/{{file}}", backbone=LANGUAGE)
 CACHES = collect(
@@ -94,7 +97,7 @@ MEASUREMENTS = {
         "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
         beta=config["betas"],
         learning_rate=config["mqar"]["learning_rates"],
-        seed=config["mqar"]["seeds"] or [config["seed"]],
+        seed=seeds_of(config["mqar"]),
     ),
     "needle": measurements_of("language", partial(compared, "language"), "needle.csv"),
     "turns": (
@@ -142,12 +145,12 @@ MEASUREMENTS = {
 PARTS = {
     "paper": True,
     "tasks": any(block["tasks"]["names"] for block in LANGUAGE.values()),
-    "recovery": bool(RECOVERY),
-    "equal_bytes": bool(recovered_files("", EQUAL_BYTES)),
-    "prices": bool(ABLATIONS["language"]["priced"]),
-    "positions": bool(MEASUREMENTS["positions"] and RECOVERY),
-    "tradeoff": bool(MEASUREMENTS["compared_recovery"]),
-    "speed": bool(MEASUREMENTS["bench"]),
+    "recovery": RECOVERY,
+    "equal_bytes": recovered_files("", EQUAL_BYTES),
+    "prices": ABLATIONS["language"]["priced"],
+    "positions": MEASUREMENTS["positions"] and RECOVERY,
+    "tradeoff": MEASUREMENTS["compared_recovery"],
+    "speed": MEASUREMENTS["bench"],
     "ablations": True,
 }
 
@@ -159,6 +162,20 @@ def shown(group, *parts):
         for name, entry in REGISTRY[group].items()
         if entry.part in parts and PARTS[entry.part]
     }
+
+
+def tables_of(*parts):
+    """The files of the tables of some parts by which a target asks for them."""
+    return collect(
+        "<results>/tables/{table}.{format}",
+        table=shown("tables", *parts),
+        format=["csv", "html"],
+    )
+
+
+def figures_of(*parts):
+    """The files of the figures of some parts by which a target asks for them."""
+    return collect("<figures>/{figure}.svg", figure=shown("figures", *parts))
 
 
 def used_by(*parts):
@@ -191,7 +208,3 @@ def listed(group):
         return {"Number": heading(name), "Subject": REGISTRY[group][name].label}
 
     return of_one
-
-
-def caption(group):
-    return lambda wildcards: REGISTRY[group][wildcards[0]].caption

@@ -19,16 +19,12 @@ use rule stage as table with:
     localrule: True
     params:
         **stage("table", study=config["study"], recorded=RECORDED_FOLDER),
-        caption=caption("tables"),
+        caption=lambda wildcards: REGISTRY["tables"][wildcards.table].caption,
 
 
 rule tables:
     input:
-        collect(
-            "<results>/tables/{table}.{format}",
-            table=shown("tables", "paper", "tasks", "recovery"),
-            format=["csv", "html"],
-        ),
+        tables_of("paper", "tasks", "recovery"),
 
 
 use rule stage as figure with:
@@ -50,17 +46,12 @@ use rule stage as figure with:
     localrule: True
     params:
         **stage("figure"),
-        caption=caption("figures"),
+        caption=lambda wildcards: REGISTRY["figures"][wildcards.figure].caption,
 
 
 rule figures:
     input:
-        collect(
-            "<figures>/{figure}.svg",
-            figure=shown(
-                "figures", "paper", "recovery", "equal_bytes", "positions", "speed"
-            ),
-        ),
+        figures_of("paper", "recovery", "equal_bytes", "positions", "speed"),
 
 
 use rule stage as claims with:

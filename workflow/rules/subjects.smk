@@ -52,9 +52,11 @@ def subjects_of(backbone, arm):
     return [Subject("recovered", arm, beta=beta) for beta in betas]
 
 
-def seeds_of(backbone, arm):
-    """The first is that of the model that is measured on other tasks."""
-    return arms_of(backbone)[arm]["seeds"] or [config["seed"]]
+def seeds_of(block):
+    """One run for each, or one with the study's. Of a recipe the first is that of the model that is measured on other
+    tasks.
+    """
+    return block["seeds"] or [config["seed"]]
 
 
 def recovered_files(file, arms=""):
@@ -62,10 +64,10 @@ def recovered_files(file, arms=""):
     return [
         file_of("language", backbone, subject, file, seed)
         for backbone in LANGUAGE
-        for arm in arms_of(backbone)
+        for arm, recipe in arms_of(backbone).items()
         if arm.startswith(arms)
         for subject in subjects_of(backbone, arm)
-        for seed in seeds_of(backbone, arm)
+        for seed in seeds_of(recipe)
     ]
 
 
@@ -123,7 +125,7 @@ def by_selector(changed):
                 yield Subject("heads", mixer, by, choice=choice, beta=beta)
 
 
-def compared(task, backbone=None):
+def compared(task, backbone):
     """The subjects of the ablations, on text those of a backbone. Text is read by the original as it came too; on
     HashHop it is trained likewise.
     """
@@ -174,7 +176,7 @@ def file_of(task, backbone, subject, file, seed=None):
     """A file of a subject; unless another seed is named, with the study's, or the first of a recipe's own."""
     if seed is None:
         seed = (
-            seeds_of(backbone, subject.name)[0]
+            seeds_of(arms_of(backbone)[subject.name])[0]
             if subject.kind == "recovered"
             else config["seed"]
         )

@@ -1,12 +1,10 @@
-"""Make a model's cache smaller, and measure what that costs: by a budget (--cache or --loss; the default), which trains
-only with --minutes, or by a mixer in the place of heads (--beta, --mixer, alone or together), which is trained.
-"""
+"""The stage that adapts a user's own model, and where that model is."""
 
 import re
 from argparse import Namespace
 from pathlib import Path
 
-from recurformer.cli.resumable import resumable_run
+from recurformer.cli.resumable import CHECKPOINTS, resumable_run
 from recurformer.cli.stage import (
     BETA,
     BUDGET,
@@ -22,6 +20,7 @@ from recurformer.cli.stage import (
 from recurformer.files import writing_model
 from recurformer.recover.recipe import RECIPES, TOKENS
 
+MODEL = argument("model", type=InputPath, help="folder of the model, or its name on the model hub")
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -49,7 +48,7 @@ def model_folder(model: str) -> Path:
 
 @stage(
     "make a model's cache smaller in one command, and measure what that costs",
-    argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
+    MODEL,
     argument("out", type=OutputFolder, help="folder to write"),
     argument("--beta", type=BETA, help="fraction of heads to replace, by RA-I (default with --mixer: 0.5)"),
     argument(
@@ -85,12 +84,14 @@ def model_folder(model: str) -> Path:
         "a recurrent state of all tokens",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
-    argument(
-        "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
-    ),
+    CHECKPOINTS,
     device="computes",
 )
 def adapt(args: Namespace) -> dict[str, float]:
+    """Make a model's cache smaller, and measure what that costs: by a budget (--cache or --loss; the default), which
+    trains only with --minutes, or by a mixer in the place of heads (--beta, --mixer, alone or together), which is
+    trained.
+    """
     import torch
     from tabulate import tabulate
 

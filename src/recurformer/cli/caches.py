@@ -21,7 +21,7 @@ LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
     *(BETAS, seed("a random ranking")),
     rows="one row a unit, fraction and length",
     metrics=[Metric("cs", "ratio", by=["unit", "beta", "length"])],
-    device="counts",
+    device="spares",
 )
 def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selection, mamba: Mamba) -> "pd.DataFrame":
     """Count a shape's cache at every fraction of replaced heads, from the model's cache objects (Tables 2 and 4)."""
@@ -103,7 +103,7 @@ def speed(args: Namespace, settings: Speed, backbone: Backbone, mamba: Mamba) ->
     *(NAME, BETAS, seed("a random ranking")),
     rows="one row a fraction and protocol",
     metrics=LONGEST,
-    device="counts",
+    device="spares",
 )
 def memory(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
     """The longest input that fits on a GPU, by a memory model: weights, cache and activations (Tables 2 and 4)."""
@@ -149,9 +149,7 @@ def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Ba
         torch.device(device()),
         memory_gib=settings.memory_gib,
         chunk=settings.chunk,
-        tolerance=search.tolerance,
-        maximum=search.maximum,
-        prefill_minutes=search.prefill_minutes,
+        **search.model_dump(),
         seed=args.seed,
         mamba=mamba.model_dump(),
     )
@@ -161,7 +159,7 @@ def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Ba
     "the cache sizes of the PyramidInfer baseline",
     rows="one row a length",
     metrics=[Metric("cs", "ratio", by=["length"])],
-    device="counts",
+    device="spares",
 )
 def pyramidinfer(args: Namespace, settings: Sizes) -> "pd.DataFrame":
     """The cache sizes of the PyramidInfer baseline as the paper configured it, for Llama2-7B (Table 2; appendix B)."""
@@ -174,7 +172,7 @@ def pyramidinfer(args: Namespace, settings: Sizes) -> "pd.DataFrame":
     "growth of cache peak and cache size",
     rows="one row a mixer, phase, quantity and length",
     metrics=[Metric("bytes", "bytes", by=["mixer", "phase", "quantity", "length"])],
-    device="counts",
+    device="spares",
 )
 def complexity(args: Namespace, settings: Sizes, mamba: Mamba) -> "pd.DataFrame":
     """Growth of cache peak and cache size of attention and Mamba with the length (Table 1)."""

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import select
+import signal
 import sys
 from argparse import Namespace
 from contextlib import nullcontext
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import cast
 
 from recurformer import __version__
-from recurformer.__main__ import STOPPED
 from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
 from recurformer.cli.stage import STAGES, SUITE, InputPath, OutputFolder, OutputPath, Settings, Stage, flat, paths_of
 from recurformer.files import refuse_strange_model
@@ -33,8 +33,6 @@ EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
 """What stages raise of bad input: the message says all."""
 BUSY = 0.5
 """Share of the cores in use, in the mean of a minute, above which a user is told."""
-CLOSED = 141
-"""Exit code of a shell for SIGPIPE."""
 
 
 def _usage() -> str:
@@ -97,20 +95,17 @@ def take_settings(stage: Stage, args: Namespace) -> Settings:
 def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     _refuse_places(args)
     settings = take_settings(stage, args)
-    spread = cast(Distributed, settings.get("distributed", Distributed()))
-    processes = spread.processes
+    processes = cast(Distributed, settings.get("distributed", Distributed())).processes
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
     elif stage.device == "computes" and stage.function.__module__ in OWN and "OMP_NUM_THREADS" not in os.environ:
         _say_if_busy()
-    # A GPU for each process of a stage that computes; none for a stage that only changes weights.
-    takes = stage.device in {"computes", "copies"}
-    with own_gpus(processes * (stage.device == "computes")) if takes else nullcontext():
+    with own_gpus(processes * (stage.device == "computes")) if stage.device else nullcontext():
         if processes > 1 and not is_launched():
             launch(argv, processes)
         else:
-            _run_recorded(stage, args, argv, settings, spread)
+            _run_recorded(stage, args, argv, settings)
 
 
 def _say_if_busy() -> None:
@@ -124,7 +119,7 @@ def _say_if_busy() -> None:
         )
 
 
-def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings, spread: Distributed) -> None:
+def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings) -> None:
     """The stage in this process, which writes the record unless another one of the same training does."""
     path = args.record if is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
@@ -138,7 +133,7 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
             refuse_a_processor()
         record["metrics"] = stage.run(args, settings)
         if path and "distributed" in settings:
-            record["training"] = described(args, settings, spread)
+            record["training"] = described(args, settings)
 
 
 def _message(error: Exception) -> str:
@@ -179,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:  # of standard output: _main has handled all others
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes when it ends
         if isinstance(error, BrokenPipeError):
-            return CLOSED
+            return 128 + signal.SIGPIPE
         print(f"recurformer: the output cannot be written ({error.strerror})", file=sys.stderr)
         return 1
 
@@ -209,7 +204,7 @@ def _main(argv: list[str]) -> int:
         if not is_launched():
             kept = "; the same command continues where it stopped" if "checkpoints" in args else ""
             print(f"\nrecurformer {name}: stopped{kept}", file=sys.stderr)
-        return STOPPED
+        return 128 + signal.SIGINT
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             raise

@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 
     Changed = tuple[PreTrainedModel, NewCache | None, dict[str, Any]]
 
-RowsOf = Callable[["PreTrainedModel", "PreTrainedConfig", "NewCache | None"], "pd.DataFrame"]
-
-
 SUBJECT = (
     checkpoint(),
     NAME,
@@ -76,7 +73,7 @@ SUBJECT = (
 def measure(
     args: Namespace,
     change: Change,
-    rows_of: RowsOf,
+    rows_of: Callable[..., "pd.DataFrame"],
     repeated: "Repeated | None" = None,
 ) -> "pd.DataFrame":
     """The rows of a subject, at every setting of its change, with the columns that say what they are of.
@@ -84,7 +81,8 @@ def measure(
     Args:
         args: those of `SUBJECT`.
         change: its settings.
-        rows_of: measures (model, configuration of the original, maker of a cache or None for the model's own).
+        rows_of: measures `model`, given the configuration of the `original` and as `new_cache` the maker of a cache, or
+            None for the model's own.
         repeated: random tokens on which an eviction method may judge the heads; see `make_eviction`.
 
     Raises:
@@ -107,7 +105,7 @@ def measure(
     columns["seed"] = subject.choice if subject.by == "random" else args.seed
     columns["fall"] = fall_behind(args.checkpoint) if columns["trained"] else 0.0
     frames = [
-        rows_of(changed, original, new_cache).assign(**{**columns, **setting})
+        rows_of(model=changed, original=original, new_cache=new_cache).assign(**{**columns, **setting})
         for changed, new_cache, setting in variants
     ]
     return pd.concat(frames, ignore_index=True)
@@ -251,13 +249,7 @@ def _in_articles(
     """The rows of needles hidden in the held-out articles."""
     tokenizer = open_tokenizer(args.checkpoint)
     texts = tuple(open_texts(args.articles, split="validation").text)
-    return measure(
-        args,
-        change,
-        lambda model, original, new_cache: rows_of(
-            model, tokenizer, original, texts, **asked, seed=args.seed, new_cache=new_cache
-        ),
-    )
+    return measure(args, change, partial(rows_of, tokenizer=tokenizer, texts=texts, seed=args.seed, **asked))
 
 
 @stage(
@@ -297,15 +289,13 @@ def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd
     return measure(
         args,
         change,
-        lambda model, original, new_cache: continuation_rows(
-            model,
-            original,
-            input_ids,
-            expected,
+        lambda **changed: continuation_rows(
+            **changed,
+            input_ids=input_ids,
+            expected=expected,
             prompt=settings.prompt,
             recalled=marks,
             batch_size=settings.batch_size,
-            new_cache=new_cache,
             progress=progress("window"),
         ),
     )
@@ -369,9 +359,7 @@ def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask, cha
     return measure(
         args,
         change,
-        lambda model, original, new_cache: hashhop_rows(
-            model, tokenizer, task, **options, new_cache=new_cache, original=original
-        ),
+        partial(hashhop_rows, tokenizer=tokenizer, task=task, **options),
         repeated=HashHopProbes(tokenizer, task, HeadScores(), args.seed).repeats() if knows_hashes_only else None,
     )
 
@@ -395,10 +383,10 @@ def hashhop_sizes(args: Namespace, settings: HashHopSizes, task: HashHopTask, ch
     return measure(
         args,
         change,
-        lambda model, original, new_cache: pd.concat(
-            hashhop_rows(
-                model, tokenizer, sized, **options, new_cache=new_cache, original=original, progress=progress("sample")
-            ).assign(size=size, form=task.form, as_trained=sized == task)
+        lambda **changed: pd.concat(
+            hashhop_rows(**changed, tokenizer=tokenizer, task=sized, **options, progress=progress("sample")).assign(
+                size=size, form=task.form, as_trained=sized == task
+            )
             for size, sized in sizes
         ),
     )

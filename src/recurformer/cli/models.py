@@ -7,9 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.adapt import model_folder
+from recurformer.cli.adapt import MODEL, model_folder
 from recurformer.cli.checkpoints import open_model, open_tokenizer
-from recurformer.cli.stage import COUNT, DTYPE, INDEX, InputPath, OutputFolder, argument, checkpoint, stage
+from recurformer.cli.stage import COUNT, DTYPE, INDEX, OutputFolder, argument, checkpoint, stage
 from recurformer.files import writing_model
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ RESET = "/reset"
 
 @stage(
     "talk to a model in a terminal, converted or not",
-    argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
+    MODEL,
     argument("--tokens", type=COUNT, default=512, help="the most tokens of an answer (default: 512)"),
     DTYPE,
     device="computes",
@@ -72,7 +72,7 @@ def _talk(conversation: "Conversation", new_streamer: "Callable[[], TextStreamer
 
 @stage(
     "serve a model to OpenAI's clients, converted or not",
-    argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
+    MODEL,
     argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s, this machine alone)"),
     argument("--port", type=INDEX, default=8000, help="port to listen at, 0: any (default: %(default)s)"),
     argument("--keep-mb", type=INDEX, default=1000, help="MB of kept states, 0: keep none (default: %(default)s)"),
@@ -118,7 +118,7 @@ def serve(args: Namespace) -> None:
         action="store_true",
         help="with --stock: leave out the first tokens that windows keep; longer texts are then read otherwise",
     ),
-    device="copies",
+    device="spares",
 )
 def export(args: Namespace) -> None:
     """Write a converted model for machines without this package: with its own code, or as a model of transformers."""

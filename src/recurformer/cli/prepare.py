@@ -58,7 +58,7 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
     argument("checkpoint", type=OutputFolder, help="folder to write"),
     DOWNLOADS,
     argument("--articles", type=InputPath, help="Parquet file of articles, from which a bpe tokenizer learns"),
-    device="counts",
+    device="spares",
 )
 def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
@@ -107,7 +107,7 @@ def select(args: Namespace, settings: Selection) -> dict[str, float]:
     argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
     seed("the mixers' initial weights"),
     argument("--mixer", default="mamba", help="a name in recurformer.model.mixers (default: mamba)"),
-    device="copies",
+    device="spares",
 )
 def convert(args: Namespace, mamba: Mamba, window: Window) -> dict[str, float]:
     """Replace the chosen heads by one Mamba block, or by another mixer, in each layer (Algorithm 1)."""
@@ -124,7 +124,7 @@ def convert(args: Namespace, mamba: Mamba, window: Window) -> dict[str, float]:
     checkpoint("folder of the backbone"),
     argument("pooled", type=OutputFolder, help="folder to write"),
     argument("--kv-heads", type=COUNT, required=True, help="key-value heads of a layer that remain"),
-    device="copies",
+    device="spares",
 )
 def pool_kv(args: Namespace) -> dict[str, float]:
     """Merge key-value heads by their mean: another way to a smaller cache (arXiv 2305.13245)."""

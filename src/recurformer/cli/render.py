@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.stage import InputPath, OutputPath, argument, stage
+from recurformer.cli.stage import Argument, InputPath, OutputPath, argument, stage
 from recurformer.files import atomic_path
 from recurformer.records import gpus_of, packed, runs_behind
 
@@ -23,18 +23,15 @@ MEASUREMENTS = argument(
 )
 
 
-def _out(formats: str) -> Callable[..., object]:
+def _out(formats: str) -> Argument:
     return argument(
         "--out", type=OutputPath, nargs="+", required=True, help=f"files to write; the suffix ({formats}) is the format"
     )
 
 
-Rendered = TypeVar("Rendered")
-
-
 def call_renderer(
-    name: str, renderers: Mapping[str, Callable[..., Rendered]], frames: "Mapping[str, pd.DataFrame]", **given: object
-) -> Rendered:
+    name: str, renderers: Mapping[str, Callable[..., Any]], frames: "Mapping[str, pd.DataFrame]", **given: object
+) -> Any:
     """Call a renderer with the measurements that it takes, and with what else is `given`.
 
     A parameter with a default is a kind that may be missing.
@@ -86,10 +83,9 @@ def table(args: Namespace) -> None:
     evidence = [evidence_of(THIS_STUDY, frames), *read_recordings(args.recorded, frames)] if claims else []
     decisions = ledger.make_ledger(args.study, evidence, claims).decisions
     gpus = {pack: gpus_of(packed(pack).values()) for pack in recordings(args.recorded)}
-    renderers: dict[str, Callable[..., Any]] = {**TABLES, "reviewer_questions": ledger.reviewer_questions}
     rendered = call_renderer(
         args.table,
-        renderers,
+        {**TABLES, "reviewer_questions": ledger.reviewer_questions},
         frames,
         verdicts={decision.claim.id: Verdict(decision.verdict, *decision.borrowed) for decision in decisions},
         recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in gpus.items() if len(names) == 1},

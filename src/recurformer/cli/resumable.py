@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from recurformer.cli.stage import BETA, NAME, STAGES, InputPath, OutputFolder, OutputPath, argument, seed
 from recurformer.digest import code_digest
 from recurformer.files import LOCK, alone_in, atomic_path
-from recurformer.study import Block, Distributed
+from recurformer.study import Block
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -157,16 +157,14 @@ def is_first() -> bool:
     return not is_launched() or os.environ["RANK"] == "0"
 
 
-def described(
-    args: Namespace, settings: Mapping[str, Block], spread: Distributed
-) -> dict[str, str | int | float | None]:
+def described(args: Namespace, settings: Mapping[str, Block]) -> dict[str, str | int | float | None]:
     """A finished training in its record: processes, strategy, and samples per second."""
-    batch_size = settings["settings"].model_dump()["batch_size"]
+    recipe, spread = (settings[name].model_dump() for name in ("settings", "distributed"))
     last = json.loads(Path(args.metrics).read_text(encoding="utf-8").splitlines()[-1])
     return {
-        "processes": spread.processes,
-        "strategy": spread.strategy if spread.processes > 1 else None,
-        "samples_per_second": round(last["step"] * batch_size / last["seconds"], 3),
+        "processes": spread["processes"],
+        "strategy": spread["strategy"] if spread["processes"] > 1 else None,
+        "samples_per_second": round(last["step"] * recipe["batch_size"] / last["seconds"], 3),
     }
 
 

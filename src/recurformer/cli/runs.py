@@ -20,6 +20,7 @@ from recurformer.cli.stage import STAGES, argument, stage
 from recurformer.digest import functions_used
 from recurformer.records import (
     PACK,
+    Record,
     ancestors,
     final_metrics,
     find_records,
@@ -115,12 +116,10 @@ def _calls(record: Mapping[str, Any]) -> str:
         from recurformer.render.tables import TABLES
 
         renderers = {**TABLES, "reviewer_questions": reviewer_questions}
-    rendered = [f"{_code(function)} {key}" for key, function in renderers.items() if key == record["settings"][name]]
-    measured = [
-        f"{os.path.relpath(file)}:{line} {function}"
-        for file, line, function in (functions_used(STAGES[name].place, MEASURING) if name in STAGES else ())
-    ]
-    return ", ".join(rendered or measured)
+    if renderers and (key := record["settings"][name]) in renderers:
+        return f"{_code(renderers[key])} {key}"
+    measured = functions_used(STAGES[name].place, MEASURING) if name in STAGES else ()
+    return ", ".join(f"{os.path.relpath(file)}:{line} {function}" for file, line, function in measured)
 
 
 def _judge_of(target: str) -> str:
@@ -137,10 +136,9 @@ def _verdict_on(target: str, ledgers: Sequence[str]) -> str:
     if not claims:
         return ""
     claim = min(claims, key=lambda one: one["evidence"] is None)
-    names = ("ours", "test", "tolerance", "verdict", "reason", "source", "ledger")
-    about = {"place": "place", "says": "statement", "printed": "paper"} | {name: name for name in names}
-    claim |= {"source": (claim.get("evidence") or {}).get("source")}
-    texts = {name: claim.get(key) for name, key in about.items()} | {"judge": _judge_of(target)}
+    texts = {"place": claim.get("place"), "says": claim.get("statement"), "printed": claim.get("paper")}
+    texts |= {name: claim.get(name) for name in ("ours", "test", "tolerance", "verdict", "reason")}
+    texts |= {"source": (claim["evidence"] or {}).get("source"), "ledger": claim["ledger"], "judge": _judge_of(target)}
     return "\n".join([f"claim {target}", *(f"  {name:<9} {text}" for name, text in texts.items() if text), ""])
 
 
@@ -245,15 +243,15 @@ ABOUT = frozenset({"run", "stage", "commit", "difference", "lock", "name"})
 """Columns whose values are no numbers, whatever they look like, beside the texts of measurements and the versions."""
 
 
-def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
-    """Place, record and description of every run below some folders, oldest first; a damaged record is named, left out.
+def _records(folders: Sequence[str]) -> list[Record]:
+    """Place and record of every run below some folders, oldest first; a damaged record is named, left out.
 
     A run may have several records, of a file each: it has the metrics of all of them.
 
     Raises:
         ValueError: there are none.
     """
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    found: dict[str, Record] = {}
 
     def leave_out(place: Path, error: Exception) -> None:
         print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
@@ -269,8 +267,7 @@ def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[st
     if not found:
         named = ", ".join(folders)
         raise ValueError(f"{named}: no run record below it; name a folder of results, such as results or recorded/cpu")
-    runs = sorted(found.values(), key=lambda entry: entry[1]["started"])
-    return [(place, record, described(place, record)) for place, record in runs]
+    return sorted(found.values(), key=lambda entry: entry[1]["started"])
 
 
 def _merged(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -410,7 +407,7 @@ def runs(args: Namespace) -> None:
         print(f"{alike} of the {len(both)} metrics that both have are equal, to the last digit")
         return
     records = _records([first, *compared])
-    frame = pd.DataFrame([row for *_, row in records], dtype=object)
+    frame = pd.DataFrame([described(place, record) for place, record in records], dtype=object)
     if args.only:
         name = args.only.replace("_", "-")
         if name not in set(frame.stage):
@@ -440,7 +437,7 @@ def runs(args: Namespace) -> None:
 def track(args: Namespace) -> None:
     """Import every run below some folders into a tracker. Importing again changes nothing."""
     records, tracked = _records(args.folders), list[TrackedRun]()
-    for place, record, _ in records:
+    for place, record in records:
         try:
             tracked.append(TrackedRun.of(place, record))
         except ValueError as error:  # of a damaged curve

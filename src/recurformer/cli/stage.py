@@ -34,7 +34,7 @@ from pydantic import TypeAdapter, ValidationError
 from recurformer.files import atomic_path, parse_yaml
 from recurformer.records import number_text
 from recurformer.study import Block
-from recurformer.study.block import Beta, Budget, Count, Index, Rate, Seed, reason_of, refusal
+from recurformer.study.block import Beta, Budget, Count, Index, Rate, Seed, reason_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,9 +54,6 @@ class OutputPath(str):
 
 class OutputFolder(OutputPath):
     """A folder that a stage writes; it replaces none but an earlier result."""
-
-
-P = TypeVar("P", InputPath, OutputPath)
 
 
 class OneLineParser(ArgumentParser):
@@ -88,7 +85,7 @@ COUNT, INDEX, SEED, BETA, BUDGET, RATE = map(_number, (Count, Index, Seed, Beta,
 """The types of flags with numbers."""
 
 
-def paths_of(args: Namespace, kind: type[P]) -> list[P]:
+def paths_of(args: Namespace, kind: type[str]) -> list[str]:
     """All arguments of one kind, in the order of their flags."""
     values = [item for value in vars(args).values() for item in (value if isinstance(value, list) else [value])]
     return [value for value in values if isinstance(value, kind)]
@@ -96,9 +93,9 @@ def paths_of(args: Namespace, kind: type[P]) -> list[P]:
 
 Argument = Callable[[ArgumentParser], object]
 """Adds one argument to the parser of a stage."""
-Device = Literal["computes", "copies", "counts"]
-"""`computes`: has a GPU for itself where there are any; `copies`: only changes weights, and leaves GPUs to others;
-`counts`: makes models or goes through them without computing."""
+Device = Literal["computes", "spares"]
+"""`computes`: has a GPU for itself where there are any; `spares`: makes, changes or counts models without computing and
+leaves GPUs to others."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -206,13 +203,6 @@ OWN = "settings"
 """The block whose keys stand in `--settings` themselves."""
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    values = parse_yaml(text, "--settings")
-    if not isinstance(values, dict):
-        raise ValueError(f"--settings {text}: give a mapping in YAML or JSON, such as {{samples: 8}}")
-    return values
-
-
 def flat(settings: Settings) -> dict[str, Any]:
     """Settings as a run record keeps them: one level, with the names of inner blocks before their keys."""
     values = {name: block.model_dump(mode="json") for name, block in settings.items()}
@@ -256,7 +246,9 @@ class Stage:
         Raises:
             ValueError: in one line, the key, its value and the right values.
         """
-        values, blocks = _mapping(text or "{}"), self.blocks
+        values, blocks = parse_yaml(text or "{}", "--settings"), self.blocks
+        if not isinstance(values, dict):
+            raise ValueError(f"--settings {text}: give a mapping in YAML or JSON, such as {{samples: 8}}")
         inner = {name: values.pop(name, {}) for name in blocks if name != OWN}
         if values and OWN not in blocks:
             raise ValueError(f"--settings {next(iter(values))}: unknown key; choose one of {', '.join(blocks)}")
@@ -264,14 +256,14 @@ class Stage:
         settings = {}
         for name, kind in blocks.items():
             try:
-                settings[name] = kind.model_validate(given[name])
-            except ValidationError as error:
-                raise ValueError(f"--settings {refusal(kind, error, '' if name == OWN else name)}") from None
+                settings[name] = kind.read(given[name], "" if name == OWN else name)
+            except ValueError as error:
+                raise ValueError(f"--settings {error}") from None
         return settings
 
     def parser(self) -> ArgumentParser:
         """All of its arguments."""
-        text = cleandoc(self.function.__doc__ or sys.modules[self.function.__module__].__doc__ or "")
+        text = cleandoc(self.function.__doc__ or "")
         parser = OneLineParser(prog=f"recurformer {self.name}", description=text)
         for add in self.arguments:
             add(parser)
@@ -337,7 +329,7 @@ def stage(
     """Declare a function as a stage of the command.
 
     Args:
-        text: its line in the command's help; its own begins with the docstring of the function, else of the module.
+        text: its line in the command's help; its own begins with the docstring of the function.
         arguments: those that are no keys of a settings block, positional ones before the rows'.
         rows: what a row of the frame that the function returns is; without it, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path, read_yaml, refuse_strange
 from recurformer.records import PACK, gpus_of, packed, read_record, runs_behind
-from recurformer.study import Block, Study, load_study
+from recurformer.study import Block, Study
 from recurformer.study.block import inner_blocks
 from recurformer.study.needs import Sizes
 
@@ -96,7 +96,7 @@ def read_study(*configs: str) -> Study:
     """
     settings = reduce(_overlay, map(_read, configs))
     try:
-        return load_study(settings)
+        return Study.read(settings)
     except ValueError as error:
         raise ValueError(f"{configs[-1]}: {error}") from None
 

@@ -4,15 +4,15 @@ Each block is also the settings of one command, which takes them as `--settings`
 models.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from recurformer.data.sizes import HASH_VOCABULARY, HashHopTokenSizes
 from recurformer.study.ablations import Ablations, Change, Continuation, MixerPrices, Needle, Prices, Turns
-from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, refusal
+from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -91,10 +91,7 @@ class Language(Block):
             ValueError: in one line, a key of `own` that is wrong.
         """
         shared = {name: value for name, value in self if name not in {"own", *self.own.get(backbone, {})}}
-        try:
-            return type(self).model_validate(shared | self.own.get(backbone, {}))
-        except ValidationError as error:
-            raise ValueError(refusal(type(self), error, f"own.{backbone}")) from None
+        return self.read(shared | self.own.get(backbone, {}), f"own.{backbone}")
 
 
 class HashHop(Block):
@@ -332,15 +329,3 @@ RULES: tuple[Callable[[Study], None], ...] = (
     _name, _random_backbones, _backbones, _batches, _originals, _choice_of_heads, _tokenizers, _windows, _recoveries,
 )  # fmt: skip
 """In this order: the later ones rely on the earlier ones."""
-
-
-def load_study(settings: Mapping[str, Any]) -> Study:
-    """The study that `settings` describe.
-
-    Raises:
-        ValueError: in one line, a key that is unknown, missing or out of its range, its value and the right ones.
-    """
-    try:
-        return Study.model_validate(settings)
-    except ValidationError as error:
-        raise ValueError(refusal(Study, error)) from None

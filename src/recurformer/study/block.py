@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from re import fullmatch
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
@@ -62,6 +62,18 @@ class Block(BaseModel):
                     raise ValueError(f"{item!r} is in the list more than once; name it once")
         return value
 
+    @classmethod
+    def read(cls, values: Any, place: str = "") -> Self:
+        """The block with these values; `place` is its own key among others.
+
+        Raises:
+            ValueError: in one line, a key that is unknown, missing or out of its range, its value and the right ones.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(_refusal(cls, error, place)) from None
+
 
 def reason_of(error: ErrorDetails) -> str:
     """Why a value is refused, in words."""
@@ -90,14 +102,8 @@ def unknown_key(block: type[Block], place: Sequence[str | int]) -> str:
     )
 
 
-def refusal(block: type[Block], error: ValidationError, place: str = "") -> str:
-    """What is wrong with the settings of a block, in one line: the key, its value and the right ones.
-
-    Args:
-        block: whose settings pydantic refused.
-        error: its refusal.
-        place: key of the block itself, among others.
-    """
+def _refusal(block: type[Block], error: ValidationError, place: str) -> str:
+    """What pydantic refuses in the settings of a block, in one line."""
     # an unknown key is often the misspelt name of a missing one, so it comes first
     first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in (place, *first["loc"]) if part not in {"", "[key]"})

@@ -263,13 +263,11 @@ class Recipe(Block):
 
     def window(self) -> dict[str, int]:
         """The sizes of the window that are named."""
-        sizes = {"window_tokens": self.window_tokens, "sink_tokens": self.sink_tokens}
-        return {name: size for name, size in sizes.items() if size is not None}
+        return self.model_dump(include={"window_tokens", "sink_tokens"}, exclude_none=True)
 
     def training(self) -> dict[str, Any]:
         """The settings of `Training` that are its own; with a rate of its own, the mixers' is the same."""
-        names = ("steps", "learning_rate", "warmup_share")
-        named = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        named = self.model_dump(include={"steps", "learning_rate", "warmup_share"}, exclude_none=True)
         rate = self.mixer_learning_rate
         return named | ({"mixer_learning_rate": rate} if rate is not None or self.learning_rate is not None else {})
 

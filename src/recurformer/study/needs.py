@@ -57,12 +57,6 @@ NEEDS = {
 """Rule -> its needs; those of any other rule are `Need()`."""
 
 
-def need_of(rule: str) -> Need:
-    """The needs of a rule. A workflow that imports this one may put a prefix before the names of its rules."""
-    known = [name for name in NEEDS if f"_{rule}".endswith(f"_{name}")]
-    return NEEDS[max(known, key=len)] if known else Need()
-
-
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of a backbone; `width` of all queries of a layer, `kv_width` of all keys."""
@@ -127,7 +121,9 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
         study: as `Study.model_dump` gives it.
         names: wildcards of the job.
     """
-    need, on_gpu = need_of(rule), study["device"] == "gpu"
+    known = [name for name in NEEDS if f"_{rule}".endswith(f"_{name}")]
+    need = NEEDS[max(known, key=len)] if known else Need()
+    on_gpu = study["device"] == "gpu"
     backbone = names.get("backbone")  # Snakemake's wildcards are a list of values, so `in` would not look at names
     spread = study["distributed"].get(backbone) if need.trains else None
     processes = spread["processes"] if spread else 1

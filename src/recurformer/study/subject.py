@@ -18,15 +18,9 @@ FORMS = {
 """Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method, or that
 of a converted model's retained heads; heads replaced by a mixer, without training and at every fraction of heads, or
 trained; another recipe than the paper's; fewer key-value heads; for each group of heads what a budget buys."""
-TRAINED = frozenset({"original_trained", "heads", "recovered", "pooled"})
-"""The kinds that have a trained model of their own."""
-FAMILIES = {
-    **dict.fromkeys(["original", "original_trained"], "original"),
-    **{"evicted": "eviction", "combined": "combined", "recovered": "recovered", "pooled": "pooled", "priced": "priced"},
-    **dict.fromkeys(["replaced", "heads"], "mixer"),
-}
-"""Kind -> family in the measurements; mixers of whole layers are the family `layers`, and those of single heads, which
-free no keys before the last head of a group is replaced, the family `single`."""
+FAMILIES = {"original_trained": "original", "evicted": "eviction", "replaced": "mixer", "heads": "mixer"}
+"""Kind -> family in the measurements, where it has another name; mixers of whole layers are the family `layers`, and
+those of single heads, which free no keys before the last head of a group is replaced, the family `single`."""
 BY_UNIT = {"layer": "layers", "head": "single"}
 PARTS = {"name": r"[\w.-]+", "by": r"\w+", "unit": r"\w+", "choice": r"\d+", "beta": r"\d\.\d+"}
 
@@ -74,7 +68,7 @@ class Subject:
     @property
     def is_trained(self) -> bool:
         """Whether it was trained after the change, and so has a model of its own."""
-        return self.kind in TRAINED
+        return self.kind in {"original_trained", "heads", "recovered", "pooled"}
 
     def columns(self, recovered_by: str = "") -> dict[str, Any]:
         """The columns of its measurements; where one job measures several settings, `setting` is still the default.
@@ -82,7 +76,7 @@ class Subject:
         Args:
             recovered_by: ranking of the heads of a model that recovered.
         """
-        family = FAMILIES[self.kind]
+        family = FAMILIES.get(self.kind, self.kind)
         if family == "mixer":
             family = BY_UNIT.get(self.unit, family)
         return {
