@@ -20,6 +20,7 @@ from recurformer.model.prefill import attending_by, check_arguments
 
 IMPLEMENTATION = "recurformer_stream"
 Progress = Callable[[int, int], None] | None
+"""Called with (done, all)."""
 
 
 class Attend(Protocol):

@@ -23,6 +23,7 @@ from recurformer.data.datasets import WindowDataset
 from recurformer.data.documents import Documents
 from recurformer.data.interval import mean_interval
 from recurformer.data.windows import encode_text, text_prefix, windows
+from recurformer.heads.attention import Progress
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import count_cache, meta_twin
@@ -36,7 +37,7 @@ from recurformer.paper import CACHE_LENGTHS
 from recurformer.recover.budget import choose_windows, default_budget, price_list, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
-from recurformer.recover.pair import Progress, quality_rows
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import NamedProgress, Recovered, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe
