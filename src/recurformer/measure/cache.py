@@ -26,9 +26,8 @@ COLUMNS = ["layer", "kind", "dtype", "bytes"]
 def cache_tensors(cache: Cache) -> Iterator[tuple[int, str, Tensor]]:
     """Yield (layer, kind, tensor) for all tensors of a transformers cache."""
     for index, layer in enumerate(cache.layers):
-        if hasattr(layer, "held_tensors"):  # a layer that names its tensors itself
+        if hasattr(layer, "held_tensors"):  # a layer that names its tokens' tensors itself
             yield from ((index, kind, tensor) for kind, tensor in layer.held_tensors())
-            continue
         for kind, name in (("key", "keys"), ("value", "values")):
             if (tensor := getattr(layer, name, None)) is not None:
                 yield index, kind, tensor
