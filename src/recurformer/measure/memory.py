@@ -99,14 +99,7 @@ def longest_input(
     Returns:
         l_m (0 when not even one token fits), and at this length weight_bytes, cache_bytes, activation_bytes (bytes);
         limit: tokens whose cache alone fills the memory beside the weights, which no prefill can exceed.
-
-    Raises:
-        ValueError: an unknown protocol, or chunk below 1.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol={protocol!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1 token, got {chunk}")
     twin = meta_twin(model)
     reader = attending_by(twin, IMPLEMENTATION)
     (peak_a, cache_a), (peak_b, cache_b) = (PROTOCOLS[protocol](reader, length, chunk) for length in PROBES)
