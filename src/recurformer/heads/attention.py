@@ -278,10 +278,7 @@ def watch_attention(
     model: PreTrainedModel,
     input_ids: Tensor,
     observer: AttentionObserver,
-    batch_size: int | None = None,
     progress: Progress = None,
 ) -> None:
     """Run the model over all samples and show every attention layer's weights to `observer`: see `run_attention`."""
-    run_attention(
-        model, input_ids, lambda inputs: attend_by_rows(inputs, observer), batch_size=batch_size, progress=progress
-    )
+    run_attention(model, input_ids, lambda inputs: attend_by_rows(inputs, observer), progress=progress)

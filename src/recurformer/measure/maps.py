@@ -62,7 +62,6 @@ def attention_maps(
     input_ids: Tensor,
     profile: HeadProfile,
     name: str,
-    batch_size: int | None = None,
     progress: Progress = None,
 ) -> pd.DataFrame:
     """Average the attention maps of three heads over all samples: the rows of attention_map.parquet.
@@ -72,7 +71,6 @@ def attention_maps(
         input_ids: (samples, tokens) without padding; 256 tokens in the paper.
         profile: chooses the heads, see `representative_heads`.
         name: written to the column `model`.
-        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Returns:
@@ -88,7 +86,7 @@ def attention_maps(
         raise ValueError(f"profile is of {profile.shape} layers and heads, model {name} has {shape}")
     samples, tokens = input_ids.shape
     sums = _MapSums(representative_heads(profile), tokens)
-    watch_attention(model, input_ids, sums, batch_size, progress)
+    watch_attention(model, input_ids, sums, progress)
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
     frames = []
     for level, (layer, head) in sums.heads.items():
@@ -102,10 +100,10 @@ NORMS = {"l1": 1, "l2": 2}
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
-def _unpadded(input_ids: Tensor, minimum: int) -> None:
+def _check_windows(input_ids: Tensor) -> None:
     check_batch(input_ids)
-    if input_ids.shape[1] < minimum:
-        raise ValueError(f"input_ids has {input_ids.shape[1]} token(s) in a sample, at least {minimum} are needed")
+    if input_ids.shape[1] < 2:
+        raise ValueError(f"input_ids has {input_ids.shape[1]} token(s) in a sample, at least 2 are needed")
 
 
 class _SinkSums:
@@ -143,7 +141,6 @@ def sink_statistics(
     name: str,
     layer: int | None = None,
     head: int | None = None,
-    batch_size: int | None = None,
     progress: Progress = None,
 ) -> pd.DataFrame:
     """Average a sink head's value norms, attention and contributions over samples: the rows of sink.parquet (Figure 2).
@@ -159,7 +156,6 @@ def sink_statistics(
         name: written to the column `model`.
         layer: index of the layer to show, from 0, together with `head`.
         head: index of the query head to show, from 0.
-        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Returns:
@@ -172,7 +168,7 @@ def sink_statistics(
         ValueError: fewer than 2 tokens, only one of `layer` and `head`, a head that the model does not have, or a model
             that cannot be watched.
     """
-    _unpadded(input_ids, minimum=2)
+    _check_windows(input_ids)
     if (layer is None) != (head is None):
         raise ValueError(f"layer={layer} and head={head}: give both or neither")
     samples, tokens = input_ids.shape
@@ -181,7 +177,7 @@ def sink_statistics(
         raise ValueError(f"layer={layer}, head={head}: {name} has layers 0 to {layers - 1}, heads 0 to {heads - 1}")
     head_dim = getattr(model.config, "head_dim", None) or model.config.hidden_size // heads
     sums = _SinkSums(layers, heads, tokens, head_dim)
-    watch_attention(model, input_ids, sums, batch_size, progress)
+    watch_attention(model, input_ids, sums, progress)
     if layer is None or head is None:
         on_first = sums.attention[:, :, 1:, 0].mean(-1)  # (layers, heads)
         layer, head = divmod(int(on_first.argmax()), on_first.shape[1])
@@ -238,9 +234,7 @@ class _ContributionSums:
                 means[place] = before + sums.sum(-1).cpu() / self.queries
 
 
-def token_contributions(
-    model: PreTrainedModel, input_ids: Tensor, batch_size: int | None = None, progress: Progress = None
-) -> Contributions:
+def token_contributions(model: PreTrainedModel, input_ids: Tensor, progress: Progress = None) -> Contributions:
     """Measure the contributions of the first and the other tokens, per text window and head.
 
     Section 4.4: 512 windows of 256 tokens.
@@ -256,16 +250,15 @@ def token_contributions(
     Args:
         model: causal language model, see `watch_attention`.
         input_ids: (samples, tokens) without padding.
-        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Raises:
         ValueError: fewer than 2 tokens, or a model that cannot be watched.
     """
-    _unpadded(input_ids, minimum=2)
+    _check_windows(input_ids)
     samples, tokens = input_ids.shape
     sums = _ContributionSums(samples, model.config.num_hidden_layers, model.config.num_attention_heads, tokens)
-    watch_attention(model, input_ids, sums, batch_size, progress)
+    watch_attention(model, input_ids, sums, progress)
     return sums.result
 
 
