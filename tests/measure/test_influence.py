@@ -105,7 +105,7 @@ def test_rows_of_influence(models, input_ids):
     rr = torch.tensor([[[0.1, 0.6, 0.9, 0.9], [0.9, 0.1, 0.2, 0.8]]], dtype=torch.float64)
     profile = HeadProfile(rr, 5, 0.5, True, 2, 32)
     assert replaced_example(profile, REPLACED) == (1, 3)  # 0.9s are not replaced
-    frame = measure_influence(base, converted, input_ids, profile, "tiny", query=15)
+    frame = measure_influence(base, converted, input_ids[:, :16], profile, "tiny")
     assert list(frame.columns) == ["model", "mixer", "layer", "head", "query", "key", "weight", "norm", "samples"]
     assert set(frame.layer) == {1} and set(frame["query"]) == {15}
     for mixer, head in (("attention", 3), ("mamba", -1)):
@@ -117,7 +117,6 @@ def test_rows_of_influence(models, input_ids):
         expected = base(input_ids, output_attentions=True).attentions[1][:, 3, 15, :16].mean(0)
     base.set_attn_implementation("sdpa")
     assert frame[frame.mixer == "attention"].weight.to_numpy() == pytest.approx(expected.numpy(), abs=1e-6)
-    assert measure_influence(base, converted, input_ids, profile, "tiny")["query"].unique().tolist() == [TOKENS - 1]
 
 
 @torch.no_grad()

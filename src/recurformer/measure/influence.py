@@ -211,35 +211,34 @@ def measure_influence(
     input_ids: Tensor,
     profile: HeadProfile,
     name: str,
-    query: int | None = None,
 ) -> pd.DataFrame:
     """Compare a recency-aware head with the Mamba block that replaced it: the rows of influence.parquet (Figure 1).
 
     Args:
         original: the model before conversion; the attention row is its.
         converted: the converted and trained model.
-        input_ids: (samples, tokens) without padding; weights are averaged over the samples.
+        input_ids: (samples, tokens) without padding, the last of which is the query; weights are averaged over the
+            samples.
         profile: recency ratios of `original`; the example is `replaced_example`.
         name: written to the column `model`.
-        query: position of the query token; the last one when absent.
 
     Returns:
         model, mixer ("attention", "mamba"), layer, head (-1 for the Mamba block, which serves all replaced heads of the
         layer), query, key, weight (summing to 1 for each mixer), norm (of the key's value: see `gate_norms`), samples.
 
     Raises:
-        ValueError: no head is replaced, or `query` is outside the input.
+        ValueError: no head is replaced.
     """
     layer, head = replaced_example(profile, getattr(converted.config, "recurrent_heads", None) or [])
-    position = input_ids.shape[-1] - 1 if query is None else query
+    query = input_ids.shape[-1] - 1
     weights = {
-        ("attention", head): attention_influence(original, input_ids, layer, head, position),
-        ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer, position),
+        ("attention", head): attention_influence(original, input_ids, layer, head, query),
+        ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer, query),
     }
     norms = gate_norms(converted, input_ids)
     frames = []
     for (mixer, index), row in weights.items():
-        place = {"model": name, "mixer": mixer, "layer": layer, "head": index, "query": position}
-        norm = norms[mixer][: position + 1].numpy()
-        frames.append(pd.DataFrame(place | {"key": range(position + 1), "weight": row.numpy(), "norm": norm}))
+        place = {"model": name, "mixer": mixer, "layer": layer, "head": index, "query": query}
+        values = {"key": range(query + 1), "weight": row.numpy(), "norm": norms[mixer].numpy()}
+        frames.append(pd.DataFrame(place | values))
     return pd.concat(frames, ignore_index=True).assign(samples=len(input_ids))
