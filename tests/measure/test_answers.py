@@ -16,7 +16,7 @@ from recurformer.measure.generate import MORE_TOKENS, generate_greedily
 from recurformer.measure.hashhop import hashhop_rows
 from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 from recurformer.measure.needle import needle_rows, turns_rows
-from recurformer.study import HashHopTask, Needle
+from recurformer.study import HashHopTask, Needle, Tasks
 from recurformer.train.trainer import train
 
 TEXTS = ["One short sentence. Another one follows it, much longer than the first was! A third? Then it ends."]
@@ -112,8 +112,8 @@ def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, t
     )
     needle_rows(model, tokenizer, model.config, TEXTS, grid=asked(400), depths=[0])
     hashhop_rows(model, tokenizer, settings("text"), variants=["paper"], samples=1)
-    local = LocalSettings(tokenizer, samples=1, hashhop=HashHopTextSizes("paper", 2, 3, 60))
-    lm_eval_rows(model, ["hashhop"], local, folder=tmp_path)
+    tasks, sizes = Tasks(names=["hashhop"], samples=1), HashHopTextSizes("paper", 2, 3, 60)
+    lm_eval_rows(model, LocalSettings(tokenizer, tasks, hashhop=sizes), tmp_path)
     prompts = [ids for ids in first if len(ids) > 1]  # what follows is read token by token
     assert len(prompts) == 3
     assert all((ids[0] == tokenizer.bos_token_id) == begins and ids[1] != tokenizer.bos_token_id for ids in prompts)

@@ -323,17 +323,12 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
     from recurformer.data.sizes import HashHopTextSizes
     from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 
-    local = LocalSettings(
+    asked = LocalSettings(
         open_tokenizer(args.checkpoint),
-        samples=settings.samples,
-        limits=dict(settings.limits),
+        settings,
         seed=args.seed,
         hashhop=HashHopTextSizes("official", hashhop.hash_length, hashhop.hops, hashhop.characters),
-        passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
-        window_tokens=settings.tokens,
-        ruler_length=settings.ruler_length,
-        num_fewshot=dict(settings.num_fewshot),
     )
 
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
@@ -342,7 +337,7 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
                 f"--subject {args.subject}: lm-eval makes the cache itself; measure it by needle or continuation"
             )
         with tempfile.TemporaryDirectory() as folder:
-            return lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
+            return lm_eval_rows(model, asked, folder)
 
     rows = measure(args, change, rows_of)
     print(rows[["method", "setting", "task", "metric", "value", "stderr"]].to_string(index=False))
