@@ -28,13 +28,12 @@ from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.measure.needle import needle_rows
-from recurformer.measure.speed import speed_rows
+from recurformer.measure.speed import SPREAD, speed_rows
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
-from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.recover.budget import choose_windows, default_budget, price_list, refuse_budget, sizes_of
+from recurformer.recover.budget import choose_windows, default_budget, free_layers, price_list, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
 from recurformer.recover.pair import quality_rows
@@ -67,8 +66,6 @@ DECODED = 32
 """Tokens, at most, over which the speed of decoding is measured."""
 REPETITIONS = 9
 """Repetitions of each measurement of speed."""
-SPREAD = [0.1, 0.9]
-"""Quantiles of the repetitions between which a ratio of speeds is given."""
 
 
 def adapt(
@@ -147,8 +144,10 @@ def adapt(
         counts: list[dict[str, Any]] = []
         for length, samples in asked.prompts.items():  # a step each: of long texts they are most of the work
             shown = progress(f"{stage}: prompts of {length:,} tokens asked")
-            ask = partial(passkeys_of, model, tokenizer, original.config, documents.held_out, seed, shown)
-            counts += kept.result(f"passkeys-{stage}-{length}", partial(ask, {length: samples}))
+            ask = partial(
+                passkeys_of, model, tokenizer, original.config, documents.held_out, length, samples, seed, shown
+            )
+            counts.append(kept.result(f"passkeys-{stage}-{length}", ask))
         return counts
 
     choose: Callable[[], dict[str, Any]]
@@ -371,15 +370,15 @@ def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None) -> No
         raise ValueError("the model is already converted; give the model that it was converted from")
     if config.model_type not in FAMILIES:
         raise ValueError(refusal(config.model_type))
-    groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads
+    groups = len(free_layers(original)) * config.num_key_value_heads
     if not groups:
         raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
     if beta is not None and not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")
     check_weights(original)
-    first = min(set(range(config.num_hidden_layers)) - set(sliding_layers(config)))
-    group = range(config.num_attention_heads // config.num_key_value_heads)
-    convert(meta_twin(original), [list(group) if layer == first else [] for layer in range(config.num_hidden_layers)])
+    heads: list[list[int]] = [[] for _ in range(config.num_hidden_layers)]
+    heads[free_layers(original)[0]] = list(range(config.num_attention_heads // config.num_key_value_heads))
+    convert(meta_twin(original), heads)
 
 
 def quality_of(rows: pd.DataFrame) -> dict[str, Any]:
@@ -409,31 +408,25 @@ def passkeys_of(
     tokenizer: PreTrainedTokenizerBase,
     original: PreTrainedConfig,
     texts: Sequence[str],
-    seed: int = 0,
-    progress: Progress = None,
-    prompts: Mapping[int, int] = PASSKEYS,
-) -> list[dict[str, Any]]:
-    """For each length of `prompts`: length, keys found and keys asked; or length and the reason why there is no such
-    prompt.
-    """
-    counts: list[dict[str, Any]] = []
-    for length, samples in prompts.items():
-        try:
-            rows = needle_rows(
-                model, tokenizer, original, texts, grid={length: {"passkey": samples}}, seed=seed, progress=progress
-            )
-        except ValueError as error:  # a tokenizer of small pieces needs more tokens for the bare question
-            counts.append({"length": length, "reason": str(error)})
-        else:
-            counts.append({"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())})
-    return counts
+    length: int,
+    samples: int,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Length of the prompts, keys found and keys asked; or the length and the reason why there is no such prompt."""
+    grid = {length: {"passkey": samples}}
+    try:
+        rows = needle_rows(model, tokenizer, original, texts, grid=grid, seed=seed, progress=progress)
+    except ValueError as error:  # a tokenizer of small pieces needs more tokens for the bare question
+        return {"length": length, "reason": str(error)}
+    return {"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())}
 
 
 def cache_bytes_of(
     original: PreTrainedModel,
     converted: PreTrainedModel,
     dtype: torch.dtype,
-    lengths: Iterable[int] = tuple(CACHE_LENGTHS.values()),
+    lengths: Iterable[int],
 ) -> list[dict[str, int]]:
     """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
     before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
