@@ -6,6 +6,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from recurformer import HeadProfile, convert, profile_heads, select_heads
+from recurformer.data.datasets import pad_batch
 from recurformer.heads import attention, profile
 from recurformer.heads.profile import profile_windows
 from recurformer.model import prefill
@@ -105,8 +106,8 @@ def test_every_family_is_profiled_without_its_sliding_layers(name, capfd, tmp_pa
 )
 def test_padding_changes_nothing(side, name):
     model, samples = backbone(name), [random_ids(1, length)[0] for length in (200, 137, 150)]
-    padded, mask = pad(samples, side)
-    together = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=3)
+    padded = pad_batch([{"input_ids": sample} for sample in samples], 7, side)
+    together = profile_heads(model, **padded, window=WINDOW, batch_size=3)
     for index, sample in enumerate(samples):
         alone = profile_heads(model, sample[None], window=WINDOW)
         torch.testing.assert_close(together.rr[index], alone.rr[0], atol=1e-6, rtol=0)
@@ -138,15 +139,6 @@ def test_batches_change_nothing():
     together = profile_heads(model, input_ids, window=WINDOW, progress=lambda done, samples: steps.append(done))
     assert steps == [5, 7]  # 1,024 tokens of 200 each
     torch.testing.assert_close(together.rr, alone.rr, atol=1e-6, rtol=0)
-
-
-def pad(samples: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(map(len, samples))
-    ids, mask = torch.full((len(samples), longest), 7), torch.zeros(len(samples), longest, dtype=torch.long)
-    for row, sample in enumerate(samples):
-        place = slice(longest - len(sample), None) if side == "left" else slice(0, len(sample))
-        ids[row, place], mask[row, place] = sample, 1
-    return ids, mask
 
 
 def test_replaced_heads_are_nan_and_the_others_at_their_own_place():
