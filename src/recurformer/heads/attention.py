@@ -7,7 +7,7 @@ very weights. No layer ever has a (B, H, L, L) tensor.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,9 @@ from recurformer.model.prefill import attending_by, check_arguments
 IMPLEMENTATION = "recurformer_stream"
 Progress = Callable[[int, int], None] | None
 """Called with (done, all)."""
-
-
-class Attend(Protocol):
-    """The function that a model in `attending` calls instead of its own attention."""
-
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
-    ) -> Tensor:
-        """Return (B, L, H, head_dim) of one layer; for the arguments see `LayerInputs`."""
+Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+"""What a model in `attending` calls instead of its own attention, with a layer's index, query, key, value, mask and
+scaling as in `LayerInputs`; returns (B, L, H, head_dim)."""
 
 
 def _attention(
