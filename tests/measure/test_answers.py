@@ -84,22 +84,19 @@ def test_each_task_is_asked_at_its_own_lengths(model, reader):
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_wrong_answer_counts_against_its_own_cell(model, reader, batch_size):
+def test_a_wrong_answer_counts_against_its_own_cell(model, reader, batch_size, monkeypatch):
     """Prompts are answered in another order than their rows stand in."""
+    monkeypatch.setattr("recurformer.measure.needle.samples_per_batch", lambda device, tokens: batch_size)
 
     def late(prompt):
         """Whether no key stands in front of the first sentence of the hay."""
         return not re.search(r"there\. The pass key", prompt)
 
     reader(late)
-    rows = needle_rows(
-        model, BYTES, model.config, TEXTS, grid=asked(1200, samples=3), depths=DEPTHS, batch_size=batch_size
-    )
+    rows = needle_rows(model, BYTES, model.config, TEXTS, grid=asked(1200, samples=3), depths=DEPTHS)
     assert rows.correct.tolist() == [1 if depth == 0 else 0 for depth in rows.depth]
     reader(lambda prompt: True)
-    rows = needle_rows(
-        model, BYTES, model.config, TEXTS, grid=asked(1200, tasks=["multi_query"]), depths=DEPTHS, batch_size=batch_size
-    )
+    rows = needle_rows(model, BYTES, model.config, TEXTS, grid=asked(1200, tasks=["multi_query"]), depths=DEPTHS)
     assert set(rows.correct) == {1}
 
 
@@ -147,8 +144,9 @@ def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
         made.append(sliding_cache(model, 50))
         return made[-1]
 
+    monkeypatch.setattr("recurformer.measure.needle.samples_per_batch", lambda device, tokens: 4)
     grid = asked(1200, 1000, samples=3)
-    needle_rows(model, BYTES, model.config, TEXTS, grid=grid, depths=DEPTHS, batch_size=4, new_cache=new_cache)
+    needle_rows(model, BYTES, model.config, TEXTS, grid=grid, depths=DEPTHS, new_cache=new_cache)
     assert len(made) == 4
     assert all(cache.get_seq_length() > 900 and cache.layers[0].keys.shape[2] == 50 for cache in made)
 

@@ -26,7 +26,6 @@ def needle_rows(
     grid: Mapping[int, Mapping[str, int]],
     depths: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
     seed: int = 0,
-    batch_size: int | None = None,
     new_cache: NewCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
@@ -44,7 +43,6 @@ def needle_rows(
             each depth.
         depths: fractions of the hay before the needles of the question; their mean if there are several.
         seed: of the samples.
-        batch_size: prompts of one length read together; None: see `samples_per_batch`.
         new_cache: makes the cache of each batch; None: the model makes its own.
         progress: called with (prompts done, prompts).
 
@@ -73,13 +71,10 @@ def needle_rows(
         prompts = [torch.tensor(tokenizer(problem.prompt, verbose=False).input_ids) for problem in problems]
         answers = [tokenizer(problem.answer, add_special_tokens=False).input_ids for problem in problems]
         limits = [len(answer) + MORE_TOKENS for answer in answers]
-        size = batch_size or samples_per_batch(model.device.type, length)
-
-        def done(count: int, before: int = len(rows)) -> None:
-            if progress is not None:
-                progress(before + count, total)
-
-        written, bytes_per_token = write_answers(model, prompts, limits, pad_token(tokenizer), size, new_cache, done)
+        size = samples_per_batch(model.device.type, length)
+        written, bytes_per_token = write_answers(
+            model, prompts, limits, pad_token(tokenizer), size, new_cache, progress, len(rows), total
+        )
         texts_written = tokenizer.batch_decode(written, skip_special_tokens=True)
         ratio = held_ratio(bytes_per_token, original, model.dtype)
         rows += [
