@@ -118,7 +118,6 @@ def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, t
 
 def test_the_cache_is_measured_after_the_prompt(model):
     """One for the original, what the converted model's cache is counted as, and exactly what a small cache keeps."""
-    model.resize_token_embeddings(259)
     original = model.config
     sizes = {"grid": asked(500), "depths": [0.5]}
     rows = needle_rows(model, BYTES, original, TEXTS, **sizes)
@@ -137,7 +136,6 @@ def test_the_cache_is_measured_after_the_prompt(model):
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
-    model.resize_token_embeddings(259)
     made = []
 
     def new_cache():
@@ -153,7 +151,6 @@ def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
 
 def test_later_questions_are_answered_as_if_the_document_was_read_with_them(model, monkeypatch):
     """Each from a cache of its own; the ratio is that of the document's cache."""
-    model.resize_token_embeddings(259)
     asked = []
 
     def write(model, prompts, limits, pad_token_id, new_cache):
@@ -173,7 +170,6 @@ def test_later_questions_are_answered_as_if_the_document_was_read_with_them(mode
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_what_a_cache_drops_is_dropped_before_the_question_is_known(model):
     """Of a sliding cache of 50 tokens, the later question's is that of the document, the known one's of the prompt."""
-    model.resize_token_embeddings(259)
     made, held = [], []
 
     def new_cache():
@@ -272,7 +268,7 @@ def test_prompts_are_read_once_and_generation_stops_with_the_last_answer(model):
     prompt = 3 * settings().pairs + 3
     assert shapes == [(prompt, 1)] + [(1, 1)] * settings().hops
     shapes.clear()
-    model.generation_config.eos_token_id = list(range(128))
+    model.generation_config.eos_token_id = list(range(model.config.vocab_size))
     hashhop_rows(model, None, settings(), variants=["paper"], samples=4)
     assert shapes == [(prompt, 1)]
 
