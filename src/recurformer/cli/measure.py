@@ -287,13 +287,13 @@ def turns(args: Namespace, settings: Turns, change: Change) -> "pd.DataFrame":
 def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
     """Likelihood of the text after a prompt and divergence from the original, with a full or a smaller cache."""
     from recurformer.data.windows import encode_text
-    from recurformer.measure.language import Expected, continuation_rows, recalled
+    from recurformer.measure.language import continuation_rows, expected_by, recalled
 
     # the same text for every model and seed
     input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
     tokenizer = open_tokenizer(args.checkpoint)
     marks = recalled(input_ids, (encode_text(tokenizer, text) for text in open_texts(args.articles, "train").text))
-    expected = Expected(open_model(args.original, args.dtype), input_ids, settings.prompt)
+    expected = expected_by(open_model(args.original, args.dtype), input_ids, settings.prompt)
     return measure(
         args,
         change,
