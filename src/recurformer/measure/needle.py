@@ -84,6 +84,7 @@ def needle_rows(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+@torch.no_grad()
 def turns_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -127,7 +128,8 @@ def turns_rows(
     for place, (task, number) in enumerate(product(tasks, range(documents))):
         document = task.sample(item_generator(seed, number, "test"))
         text = tokenizer(document.prompt, return_tensors="pt", verbose=False).input_ids
-        cache = _read(model, text, new_cache)
+        cache: Cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
+        model(text.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         bytes_per_token.setdefault(task.tokens, []).append(held_bytes(cache, text.numel(), model.dtype))
         asked: list[tuple[Turn, bool, NewCache]] = [(turn, False, partial(deepcopy, cache)) for turn in document.turns]
         if new_cache is not None:
@@ -145,11 +147,3 @@ def turns_rows(
     ratios = {length: held_ratio(held, original, model.dtype) for length, held in bytes_per_token.items()}
     frame = pd.DataFrame(rows, columns=["length", "document", "depth", "known", "correct", "queries"])
     return frame.assign(ratio=frame["length"].map(ratios))
-
-
-@torch.no_grad()
-def _read(model: PreTrainedModel, input_ids: torch.Tensor, new_cache: NewCache | None) -> Cache:
-    """A cache that has read tokens (1, L)."""
-    cache: Cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
-    model(input_ids.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return cache
