@@ -176,11 +176,7 @@ def hash_word(token: int) -> str:
 
 
 def hash_tokenizer(vocabulary: int = HASH_VOCABULARY) -> PreTrainedTokenizerFast:
-    """Whitespace-separated words to ids for the token form of HashHop (`token_samples`).
-
-    Args:
-        vocabulary: number of ids, special tokens included, as in `HashHopTokenSizes`.
-    """
+    """Whitespace-separated words to ids, special tokens included, for the token form of HashHop (`token_samples`)."""
     model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -78,12 +78,8 @@ def keep(context: Context, places: Tensor, positions: Tensor, scores: Tensor | N
 
 
 def with_mean_of_dropped(held: Held, context: Context, places: Tensor) -> Held:
-    """Add the mean key and value of all tokens that `context` has and `held` has not, in front.
-
-    Args:
-        held: that `keep` made of the context.
-        context: all tokens.
-        places: of the held tokens, see `keep`.
+    """Add the mean key and value of all tokens that `context` has and `held` has not, in front; `keep` held those at
+    `places`.
     """
     stayed = torch.zeros_like(context.positions, dtype=torch.bool).scatter_(-1, places, held.positions >= 0)
     dropped = token_counts(context.positions).masked_fill(stayed, 0)

@@ -233,13 +233,7 @@ def continuation_rows(
 def text_logits(
     model: PreTrainedModel, input_ids: Tensor, prompt: int, new_cache: NewCache | None = None
 ) -> tuple[Tensor, float]:
-    """Read prompts, then the text after them.
-
-    Args:
-        model: as of `continuation_rows`.
-        input_ids: (B, prompt and text).
-        prompt: as of `continuation_rows`.
-        new_cache: as of `continuation_rows`.
+    """Read prompts, then the text after them; the arguments are those of `continuation_rows`, of one batch.
 
     Returns:
         Logits that predict each token of the text, (B, text, V) float32, and the bytes held after the prompt
@@ -257,15 +251,9 @@ def text_logits(
 
 
 def expected_by(model: PreTrainedModel, input_ids: Tensor, prompt: int) -> Callable[[int, int], Tensor]:
-    """Return what gives the model's predictions, before anything is changed, of the text after each prompt.
-
-    Args:
-        model: in evaluation mode.
-        input_ids: (windows, prompt and text).
-        prompt: tokens of a window that are read.
-
-    Returns:
-        f(start, stop of some windows) -> logits (B, text, V), computed once where those of all windows fit into memory.
+    """Return f(start, stop of some windows) -> logits (B, text, V): what the model, in evaluation mode, predicts before
+    anything is changed. They are computed once where those of all windows fit into memory. For the arguments see
+    `continuation_rows`.
     """
 
     def expected(start: int, stop: int) -> Tensor:

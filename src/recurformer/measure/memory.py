@@ -122,15 +122,10 @@ def longest_input(
 def converted_twin(
     model: PreTrainedModel, beta: float, seed: int = 0, mamba: dict[str, Any] | None = None
 ) -> PreTrainedModel:
-    """The model with a fraction beta of its heads replaced, on the meta device.
+    """The model with a fraction beta of its heads replaced, on the meta device; of `model` only shape and dtype matter.
 
     Whole query groups are replaced, in a random order: the remaining size depends on the number in each layer only.
-
-    Args:
-        model: the unconverted model; only its shape and dtype matter.
-        beta: fraction of heads to replace.
-        seed: of the random order.
-        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+    `mamba` has d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
 
     Raises:
         ValueError: beta outside [0, 1].

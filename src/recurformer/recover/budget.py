@@ -208,13 +208,9 @@ def centers_of(prices: pd.DataFrame, original: PreTrainedModel) -> Tensor:
 def convert_within(
     original: PreTrainedModel, prices: pd.DataFrame, choices_made: pd.DataFrame, budget: float
 ) -> PreTrainedModel:
-    """Return the converted model that keeps a fraction of the cache, without any training.
+    """Return the converted model that keeps a fraction of the cache, see `spend`, without any training.
 
-    Args:
-        original: the model that was priced.
-        prices: of `price_list`.
-        choices_made: the rows of it among which `spend` chooses.
-        budget: see `spend`.
+    `spend` chooses among the rows `choices_made` of the price list.
     """
     arguments: dict[str, Any] = windows_by_group(spend(choices_made, original, budget).keeps, original.config)
     centers = centers_of(prices, original)
@@ -288,11 +284,8 @@ def choose_windows(
 
 
 def sizes_of(choice: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Return the sizes that `convert` needs for a choice of windows; none for a choice of heads alone.
-
-    Args:
-        choice: of `choose_windows`, or any with `heads`.
-        config: of the original.
+    """Return the sizes that `convert` needs for what `choose_windows` chose; none for a choice of heads alone. `config`
+    is the original's.
     """
     if "windows" not in choice:
         return {}
