@@ -160,22 +160,19 @@ def select_heads(
             missing or of another shape.
     """
     _refuse_missing(profile.mean_rr, profile.sliding)
-    scores = _scores(profile, by, seed, measured)
-    return rank_heads(scores, profile.kv_heads, beta, unit, scope, profile.sliding)
-
-
-def _scores(profile: HeadProfile, by: str, seed: int, measured: Tensor | None) -> Tensor:
     if by in SELECTORS:
-        return SELECTORS[by](profile, seed)
-    if by not in MEASURED:
+        scores = SELECTORS[by](profile, seed)
+    elif by not in MEASURED:
         raise ValueError(f"by={by!r} is not a ranking; choose one of {', '.join((*SELECTORS, *MEASURED))}")
-    if measured is None:
+    elif measured is None:
         raise ValueError(
             f"by={by!r} needs scores that `recurformer head-scores` has measured on the model (--scores FILE)"
         )
-    if measured.shape != profile.shape:
+    elif measured.shape != profile.shape:
         raise ValueError(f"by={by!r}: scores of {tuple(measured.shape)} layers and heads, profile of {profile.shape}")
-    return measured
+    else:
+        scores = measured
+    return rank_heads(scores, profile.kv_heads, beta, unit, scope, profile.sliding)
 
 
 def score_rows(model: str, by: str, seed: int, scores: Tensor) -> pd.DataFrame:
