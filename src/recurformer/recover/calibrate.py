@@ -134,7 +134,10 @@ def calibrate(
     before, after = _Stream(original, batches), _Stream(original if alone else converted, batches)
 
     def solve(place: ReplacedLayer) -> Row:
-        _begin(place, after, STARTS[start])
+        if begin := STARTS[start]:  # from the values of the first batches, about `START_TOKENS` of them
+            first = range(min(len(batches), 1 + START_TOKENS // batches[0].numel()))
+            values = [place.converted.read(after.normed(place.index, number)) for number in first]
+            begin(place.converted.mixer, torch.cat(values))
         fit, held_moments = (_moments(place, before, after, numbers) for numbers in (fitted, chosen_on))
         return _solve(place, fit, held_moments, ridges)
 
@@ -202,14 +205,6 @@ class _Stream:
     def normed(self, index: int, number: int) -> Tensor:
         """The input of the attention of layer `index`."""
         return self.layers[index].input_layernorm(self.hidden[number])
-
-
-def _begin(place: ReplacedLayer, after: _Stream, start: Start | None) -> None:
-    """Start the mixer from the values of the first batches, about `START_TOKENS` of them."""
-    if start is None:
-        return
-    batches = range(min(len(after.hidden), 1 + START_TOKENS // after.hidden[0][..., 0].numel()))
-    start(place.converted.mixer, torch.cat([place.converted.read(after.normed(place.index, n)) for n in batches]))
 
 
 def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
