@@ -183,7 +183,7 @@ def retrieval_scores(
     model: PreTrainedModel,
     input_ids: Tensor,
     labels: Tensor,
-    minimum_accuracy: float = 0.5,
+    minimum_accuracy: float,
     progress: Progress = None,
 ) -> Tensor:
     """Minus the rise of the looked-up values' loss when a head's output is zero: (layers, heads), nats, float64.
@@ -221,8 +221,8 @@ def sensitivity_scores(
     model: PreTrainedModel,
     input_ids: Tensor,
     labels: Tensor,
-    window_tokens: int = 64,
-    sink_tokens: int = 1,
+    window_tokens: int,
+    sink_tokens: int,
     progress: Progress = None,
 ) -> Tensor:
     """Minus the rise of the loss when a head sees a window: (layers, heads), nats a token, float64.
