@@ -6,6 +6,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from recurformer import HeadProfile, convert, profile_heads, select_heads
+from recurformer.data.datasets import pad_batch
 from recurformer.heads import attention, profile
 from recurformer.heads.profile import profile_windows
 from recurformer.model import prefill
@@ -105,8 +106,8 @@ def test_every_family_is_profiled_without_its_sliding_layers(name, capfd, tmp_pa
 )
 def test_padding_changes_nothing(side, name):
     model, samples = backbone(name), [random_ids(1, length)[0] for length in (200, 137, 150)]
-    padded, mask = pad(samples, side)
-    together = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=3)
+    padded = pad_batch([{"input_ids": sample} for sample in samples], 7, side)
+    together = profile_heads(model, **padded, window=WINDOW, batch_size=3)
     for index, sample in enumerate(samples):
         alone = profile_heads(model, sample[None], window=WINDOW)
         torch.testing.assert_close(together.rr[index], alone.rr[0], atol=1e-6, rtol=0)
@@ -138,15 +139,6 @@ def test_batches_change_nothing():
     together = profile_heads(model, input_ids, window=WINDOW, progress=lambda done, samples: steps.append(done))
     assert steps == [5, 7]  # 1,024 tokens of 200 each
     torch.testing.assert_close(together.rr, alone.rr, atol=1e-6, rtol=0)
-
-
-def pad(samples: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(map(len, samples))
-    ids, mask = torch.full((len(samples), longest), 7), torch.zeros(len(samples), longest, dtype=torch.long)
-    for row, sample in enumerate(samples):
-        place = slice(longest - len(sample), None) if side == "left" else slice(0, len(sample))
-        ids[row, place], mask[row, place] = sample, 1
-    return ids, mask
 
 
 def test_replaced_heads_are_nan_and_the_others_at_their_own_place():
@@ -263,29 +255,29 @@ def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink,
     if way == "without a kernel":
         monkeypatch.setattr(prefill, "refuses", lambda *given: "no kernel")
     for window in (0, 20, 63, 64, 149):
-        output, sums = profile.attend_and_sum(inputs, window, exclude_first)
+        output, recent, total = profile.attend_and_sum(inputs, window, exclude_first)
         expected_output, expected = direct_recency(inputs, window, exclude_first)
         torch.testing.assert_close(output.double(), expected_output, atol=1e-5, rtol=0)
-        torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(recent.sum(-1) / total, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_precisions(dtype):
     inputs = layer_inputs(dtype=dtype, sink=2.0)
-    output, sums = profile.attend_and_sum(inputs, 20, True)
+    output, recent, total = profile.attend_and_sum(inputs, 20, True)
     expected_output, expected = direct_recency(inputs, 20, True)
     assert output.dtype == dtype
     tolerance = 1e-12 if dtype == torch.float64 else 1e-4  # the scores are wide: only the model's own inputs are coarse
-    torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(recent.sum(-1) / total, expected, atol=tolerance, rtol=0)
     torch.testing.assert_close(output.double(), expected_output, atol=max(tolerance, 0.03), rtol=0)
 
 
 def test_scores_are_computed_for_a_few_heads_at_a_time(monkeypatch):
     inputs = layer_inputs()
-    _, whole = profile.attend_and_sum(inputs, 20, True)
+    _, whole, _ = profile.attend_and_sum(inputs, 20, True)
     monkeypatch.setattr(profile, "SCORES", 1)
-    _, sliced = profile.attend_and_sum(inputs, 20, True)
-    torch.testing.assert_close(sliced.recent, whole.recent, atol=1e-6, rtol=1e-6)
+    _, sliced, _ = profile.attend_and_sum(inputs, 20, True)
+    torch.testing.assert_close(sliced, whole, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kv_heads", [6, 3])

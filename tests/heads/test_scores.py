@@ -15,8 +15,7 @@ from recurformer.heads.attention import attending
 from recurformer.heads.price import price
 from recurformer.heads.probes import HashHopProbes, TextProbes, hidden_lookups, repeated_tokens
 from recurformer.heads.scores import (
-    echo_scores,
-    induction_scores,
+    look_back_scores,
     lookup_accuracy,
     retrieval_scores,
     sensitivity_scores,
@@ -165,7 +164,7 @@ PERIOD = 70  # three periods are more than one block of query rows
 
 
 @torch.no_grad()
-def direct_share(model, input_ids, shift) -> torch.Tensor:
+def direct_share(model, input_ids, ahead) -> torch.Tensor:
     """Written down: every query after the first period, every earlier occurrence."""
     model.set_attn_implementation("eager")
     attentions = torch.stack(model(input_ids, output_attentions=True).attentions).double()  # (layers, B, H, L, L)
@@ -173,16 +172,16 @@ def direct_share(model, input_ids, shift) -> torch.Tensor:
     for query in range(PERIOD, input_ids.shape[1]):
         for earlier in range(query % PERIOD, query, PERIOD):
             assert (input_ids[:, earlier] == input_ids[:, query]).all()
-            shares += attentions[..., query, earlier + shift]
+            shares += attentions[..., query, earlier + ahead]
     return shares.mean(1) / (input_ids.shape[1] - PERIOD)
 
 
-@pytest.mark.parametrize(("measure", "shift"), [(echo_scores, 0), (induction_scores, 1)])
-def test_shares_are_those_of_the_whole_matrix(measure, shift):
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_shares_are_those_of_the_whole_matrix(ahead):
     model = make_backbone("qwen2_gqa", vocab_size=len(byte_tokenizer()))
     input_ids, period = repeated_tokens(byte_tokenizer(), 2, PERIOD, 3, seed=0)
-    scores = measure(model, input_ids, period)
-    torch.testing.assert_close(-scores, direct_share(model, input_ids, shift), atol=1e-6, rtol=0)
+    scores = look_back_scores(model, input_ids, period, ahead)
+    torch.testing.assert_close(-scores, direct_share(model, input_ids, ahead), atol=1e-6, rtol=0)
 
 
 def distance_head(model, layer: int, head: int, distance: int) -> None:
@@ -202,14 +201,14 @@ def test_a_constructed_induction_head_has_the_lowest_score():
     input_ids, period = repeated_tokens(byte_tokenizer(), 4, 16, 2, seed=0)
     distance_head(model, 1, 2, period - 1)
     distance_head(model, 2, 4, period)
-    echo, induction = echo_scores(model, input_ids, period), induction_scores(model, input_ids, period)
+    echo, induction = (look_back_scores(model, input_ids, period, ahead) for ahead in (0, 1))
     assert divmod(int(induction.argmin()), QUERY_HEADS) == (1, 2) and induction.min() < -0.9
     assert divmod(int(echo.argmin()), QUERY_HEADS) == (2, 4) and echo.min() < -0.9
 
 
 def test_samples_that_do_not_repeat_are_refused():
     with pytest.raises(ValueError, match="period=24 must be at least 2 and below the 24 tokens"):
-        echo_scores(make_backbone("llama_mha"), tokens(1, 24), 24)
+        look_back_scores(make_backbone("llama_mha"), tokens(1, 24), 24, 0)
 
 
 TEXTS = [f"fox {number} jumps over dog " * 9 for number in range(9)]

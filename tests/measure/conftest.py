@@ -1,38 +1,29 @@
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from recurformer.data.backbones import byte_tokenizer
+from recurformer.data.sizes import BYTE_VOCABULARY
 from recurformer.model.convert import convert
 from tests.one_thread import one_thread
 
 __all__ = ["one_thread"]
 
-CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,:;'\"=>-→⇒\n?!#()<>|/_*"
-
 
 @pytest.fixture
 def make_tokenizer():
-    """One token a character. `begins`: put <s> before a text unasked, as Llama's tokenizer does."""
+    """One token a byte. `begins`: put <bos> before a text unasked, as Llama's tokenizer does."""
 
     def make(begins: bool = False, bos: bool = True) -> PreTrainedTokenizerFast:
-        vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "<pad>": 3}
-        vocabulary |= {character: 4 + index for index, character in enumerate(CHARACTERS)}
-        tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
-        tokenizer.pre_tokenizer = Split("", "isolated")
+        tokenizer = byte_tokenizer()
         if begins:
-            tokenizer.post_processor = TemplateProcessing(
-                single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)]
+            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", tokenizer.bos_token_id)]
             )
-        names = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"} | (
-            {"bos_token": "<s>"} if bos else {}
-        )
-        wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names)
-        assert wrapped.decode(wrapped("ab 1", add_special_tokens=False).input_ids).replace(" ", "") == "ab1"
-        return wrapped
+        if not bos:
+            tokenizer.bos_token = None
+        return tokenizer
 
     return make
 
@@ -41,7 +32,7 @@ def make_tokenizer():
 def model(request):
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=128,
+        vocab_size=BYTE_VOCABULARY,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=2,

@@ -16,7 +16,7 @@ from recurformer.measure.generate import MORE_TOKENS, generate_greedily
 from recurformer.measure.hashhop import hashhop_rows
 from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 from recurformer.measure.needle import needle_rows, turns_rows
-from recurformer.study import HashHopTask, Needle
+from recurformer.study import HashHopTask, Needle, Tasks
 from recurformer.train.trainer import train
 
 TEXTS = ["One short sentence. Another one follows it, much longer than the first was! A third? Then it ends."]
@@ -84,22 +84,19 @@ def test_each_task_is_asked_at_its_own_lengths(model, reader):
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_wrong_answer_counts_against_its_own_cell(model, reader, batch_size):
+def test_a_wrong_answer_counts_against_its_own_cell(model, reader, batch_size, monkeypatch):
     """Prompts are answered in another order than their rows stand in."""
+    monkeypatch.setattr("recurformer.measure.needle.samples_per_batch", lambda device, tokens: batch_size)
 
     def late(prompt):
         """Whether no key stands in front of the first sentence of the hay."""
         return not re.search(r"there\. The pass key", prompt)
 
     reader(late)
-    rows = needle_rows(
-        model, BYTES, model.config, TEXTS, grid=asked(1200, samples=3), depths=DEPTHS, batch_size=batch_size
-    )
+    rows = needle_rows(model, BYTES, model.config, TEXTS, grid=asked(1200, samples=3), depths=DEPTHS)
     assert rows.correct.tolist() == [1 if depth == 0 else 0 for depth in rows.depth]
     reader(lambda prompt: True)
-    rows = needle_rows(
-        model, BYTES, model.config, TEXTS, grid=asked(1200, tasks=["multi_query"]), depths=DEPTHS, batch_size=batch_size
-    )
+    rows = needle_rows(model, BYTES, model.config, TEXTS, grid=asked(1200, tasks=["multi_query"]), depths=DEPTHS)
     assert set(rows.correct) == {1}
 
 
@@ -112,8 +109,8 @@ def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, t
     )
     needle_rows(model, tokenizer, model.config, TEXTS, grid=asked(400), depths=[0])
     hashhop_rows(model, tokenizer, settings("text"), variants=["paper"], samples=1)
-    local = LocalSettings(tokenizer, samples=1, hashhop=HashHopTextSizes("paper", 2, 3, 60))
-    lm_eval_rows(model, ["hashhop"], local, folder=tmp_path)
+    tasks, sizes = Tasks(names=["hashhop"], samples=1), HashHopTextSizes("paper", 2, 3, 60)
+    lm_eval_rows(model, LocalSettings(tokenizer, tasks, hashhop=sizes), tmp_path)
     prompts = [ids for ids in first if len(ids) > 1]  # what follows is read token by token
     assert len(prompts) == 3
     assert all((ids[0] == tokenizer.bos_token_id) == begins and ids[1] != tokenizer.bos_token_id for ids in prompts)
@@ -121,7 +118,6 @@ def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, t
 
 def test_the_cache_is_measured_after_the_prompt(model):
     """One for the original, what the converted model's cache is counted as, and exactly what a small cache keeps."""
-    model.resize_token_embeddings(259)
     original = model.config
     sizes = {"grid": asked(500), "depths": [0.5]}
     rows = needle_rows(model, BYTES, original, TEXTS, **sizes)
@@ -140,22 +136,21 @@ def test_the_cache_is_measured_after_the_prompt(model):
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
-    model.resize_token_embeddings(259)
     made = []
 
     def new_cache():
         made.append(sliding_cache(model, 50))
         return made[-1]
 
+    monkeypatch.setattr("recurformer.measure.needle.samples_per_batch", lambda device, tokens: 4)
     grid = asked(1200, 1000, samples=3)
-    needle_rows(model, BYTES, model.config, TEXTS, grid=grid, depths=DEPTHS, batch_size=4, new_cache=new_cache)
+    needle_rows(model, BYTES, model.config, TEXTS, grid=grid, depths=DEPTHS, new_cache=new_cache)
     assert len(made) == 4
     assert all(cache.get_seq_length() > 900 and cache.layers[0].keys.shape[2] == 50 for cache in made)
 
 
 def test_later_questions_are_answered_as_if_the_document_was_read_with_them(model, monkeypatch):
     """Each from a cache of its own; the ratio is that of the document's cache."""
-    model.resize_token_embeddings(259)
     asked = []
 
     def write(model, prompts, limits, pad_token_id, new_cache):
@@ -175,7 +170,6 @@ def test_later_questions_are_answered_as_if_the_document_was_read_with_them(mode
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_what_a_cache_drops_is_dropped_before_the_question_is_known(model):
     """Of a sliding cache of 50 tokens, the later question's is that of the document, the known one's of the prompt."""
-    model.resize_token_embeddings(259)
     made, held = [], []
 
     def new_cache():
@@ -274,7 +268,7 @@ def test_prompts_are_read_once_and_generation_stops_with_the_last_answer(model):
     prompt = 3 * settings().pairs + 3
     assert shapes == [(prompt, 1)] + [(1, 1)] * settings().hops
     shapes.clear()
-    model.generation_config.eos_token_id = list(range(128))
+    model.generation_config.eos_token_id = list(range(model.config.vocab_size))
     hashhop_rows(model, None, settings(), variants=["paper"], samples=4)
     assert shapes == [(prompt, 1)]
 

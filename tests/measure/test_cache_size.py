@@ -28,9 +28,9 @@ PRINTED = {
 
 
 @torch.no_grad()
-def real_cache(model, length: int, batch_size: int = 1):
+def real_cache(model, length: int):
     cache = DynamicCache(config=model.config)
-    model(torch.randint(0, 64, (batch_size, length)), past_key_values=cache, use_cache=True)
+    model(tokens(1, length), past_key_values=cache, use_cache=True)
     return cache_bytes(cache)
 
 
@@ -38,29 +38,26 @@ def real_cache(model, length: int, batch_size: int = 1):
 def test_every_family_is_counted_as_it_runs(backbone, heads):
     for model in (make_backbone(backbone), make_converted(backbone, heads)):
         for length in (1, 17):
-            cache = DynamicCache(config=model.config)
-            with torch.no_grad():
-                model(tokens(2, length), past_key_values=cache, use_cache=True)
-            assert count_cache(model, length, 2).equals(cache_bytes(cache))
+            assert count_cache(model, length).equals(real_cache(model, length))
     rows = measure_cache(make_backbone(backbone), "tiny", [0.0, 0.5, 1.0], lengths=[20])
     sliding = ["layer_types" in SMALL.get(backbone, {})].count(True)
     assert rows[rows.unit == "kv_group"].heads_replaced.tolist() == [0, 3 * (3 - sliding), 6 * (3 - sliding)]
 
 
 @pytest.mark.parametrize(
-    ("heads", "dtype", "length", "batch_size"),
+    ("heads", "dtype", "length"),
     [
-        ([[], []], torch.bfloat16, 37, 2),
-        ([[0, 1], []], torch.float32, 1, 1),
-        ([[0], [1, 2, 3]], torch.bfloat16, 3, 1),
-        ([[0, 1, 2, 3], [2, 3]], torch.float32, 37, 2),
-        ([[0, 1, 2, 3], [0, 1, 2, 3]], torch.bfloat16, 1, 1),
+        ([[], []], torch.bfloat16, 37),
+        ([[0, 1], []], torch.float32, 1),
+        ([[0], [1, 2, 3]], torch.bfloat16, 3),
+        ([[0, 1, 2, 3], [2, 3]], torch.float32, 37),
+        ([[0, 1, 2, 3], [0, 1, 2, 3]], torch.bfloat16, 1),
     ],
 )
-def test_meta_count_equals_the_cache_of_a_real_run(heads, dtype, length, batch_size):
+def test_meta_count_equals_the_cache_of_a_real_run(heads, dtype, length):
     model = convert(LlamaForCausalLM(LlamaConfig(**TINY)).to(dtype), heads, d_state=3, dt_rank=2).eval()
-    counted = count_cache(model, length, batch_size)
-    assert counted.equals(real_cache(model, length, batch_size))
+    counted = count_cache(model, length)
+    assert counted.equals(real_cache(model, length))
     assert counted.bytes.sum() > 0
     states = counted[counted.kind == "recurrent_state"]
     assert set(states["dtype"]) <= {"float32"} and len(states) == sum(map(bool, heads))
@@ -125,10 +122,6 @@ def test_rows_of_cache_csv_with_a_profile():
 
 def test_bad_input_is_refused():
     base = tiny()
-    with pytest.raises(ValueError, match="length must be at least 1, got 0"):
-        count_cache(base, 0)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        count_cache(base, 1, 0)
     with pytest.raises(ValueError, match=r"beta=2 must lie in \[0, 1\]"):
         measure_cache(base, "tiny", [2])
     wrong = HeadProfile(torch.rand(1, 3, 4), 5, 0.5, True, 2, 32)
@@ -139,8 +132,8 @@ def test_bad_input_is_refused():
 @pytest.mark.parametrize("shape", PUBLISHED)
 def test_a_full_cache_is_what_the_original_really_holds(shape):
     dtype = torch.bfloat16
-    counted = count_cache(meta_model(load_shape(shape), dtype), 64, batch_size=3).bytes.sum()
-    assert full_bytes(load_shape(shape), dtype) == counted / (3 * 64)
+    counted = count_cache(meta_model(load_shape(shape), dtype), 64).bytes.sum()
+    assert full_bytes(load_shape(shape), dtype) == counted / 64
 
 
 def test_a_head_size_of_its_own_counts():

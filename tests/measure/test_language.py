@@ -11,7 +11,7 @@ from caches import sliding_cache
 from recurformer.data.windows import windows
 from recurformer.measure import language
 from recurformer.measure.cache import count_cache
-from recurformer.measure.language import Expected, continuation_rows, perplexity, perplexity_rows, recalled
+from recurformer.measure.language import continuation_rows, expected_by, perplexity, perplexity_rows, recalled
 
 TEXTS = ["the quick brown fox jumps over the lazy dog.", "a b c", "0123456789 0123456789", "z" * 61]
 
@@ -110,7 +110,7 @@ def one_shot(model, input_ids):
 
 def measured(model, input_ids, prompt, **options):
     """The model beside itself."""
-    expected = Expected(model, input_ids, prompt)
+    expected = expected_by(model, input_ids, prompt)
     return continuation_rows(model, model.config, input_ids, expected, prompt=prompt, **options)
 
 
@@ -147,12 +147,12 @@ def test_recalled_tokens_are_rare_pairs_that_stood_far_back_and_not_since(model)
 def test_the_divergence_is_that_of_whole_passes(model, input_ids, monkeypatch):
     changed = deepcopy(model)
     changed.get_input_embeddings().weight.mul_(1.5)
-    expected = Expected(model, input_ids, PROMPT)
+    expected = expected_by(model, input_ids, PROMPT)
     rows = continuation_rows(changed, model.config, input_ids, expected, prompt=PROMPT)
-    assert torch.equal(expected(slice(0, 8)), expected(slice(0, 8))) and expected.kept
+    assert expected(0, 8) is expected(0, 8)
     monkeypatch.setattr(language, "LOGITS", 1)
     pd.testing.assert_frame_equal(
-        rows, continuation_rows(changed, model.config, input_ids, Expected(model, input_ids, PROMPT), prompt=PROMPT)
+        rows, continuation_rows(changed, model.config, input_ids, expected_by(model, input_ids, PROMPT), prompt=PROMPT)
     )
     p, q = (each(input_ids=input_ids, use_cache=False).logits.double().log_softmax(-1) for each in (model, changed))
     distances = (p.exp() * (p - q)).sum(-1)[:, PROMPT - 1 : -1]

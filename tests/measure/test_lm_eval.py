@@ -20,6 +20,7 @@ from recurformer.measure.lm_eval import (
     score_hashhop,
     score_passkey_answer,
 )
+from recurformer.study import Tasks
 
 CONFIGS = Path(__file__).parents[2] / "config"
 TEXTS = ["The quick brown fox jumps.", "Naïve café, twice as long as the one before it: a second article.", "Three"]
@@ -37,10 +38,10 @@ def test_rolling_perplexity_counts_every_token_once_after_one_beginning(
 ):
     """Against our own perplexity; a tokenizer that adds its own beginning must not make it two."""
     tokenizer = make_tokenizer(begins=begins)
-    settings = LocalSettings(tokenizer, articles=articles, window_tokens=400)
-    rows = lm_eval_rows(model, ["wikipedia"], settings, folder=tmp_path).set_index("metric")
+    settings = LocalSettings(tokenizer, Tasks(names=["wikipedia"], tokens=400), articles=articles)
+    rows = lm_eval_rows(model, settings, tmp_path).set_index("metric")
     ours = perplexity_rows(model, tokenizer, articles, tokens=401, bos=True)
-    assert ours.tokens.tolist() == [len(text) for text in TEXTS]
+    assert ours.tokens.tolist() == [len(text.encode()) for text in TEXTS]
     total = ours.negative_log_likelihood.sum()
     size = sum(len(text.encode()) for text in TEXTS)
     words = sum(len(text.split()) for text in TEXTS)
@@ -104,28 +105,26 @@ def test_lm_eval_scores_texts_that_begin_once_whatever_the_batch(
     whole = sum(log_likelihood(model, tokenizer, "", text) for text in TEXTS)
     expected = [math.exp(-continued), -whole / math.log(2) / sum(len(text.encode()) for text in TEXTS)]
     for size in (1, 3):
-        rows = lm_eval_rows(model, ["continued", "whole"], LocalSettings(tokenizer), folder=tmp_path, batch_size=size)
+        tasks = Tasks(names=["continued", "whole"], batch_size=size)
+        rows = lm_eval_rows(model, LocalSettings(tokenizer, tasks), tmp_path)
         assert rows.task.tolist() == ["continued", "whole"]
         assert rows.value.tolist() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_a_limit_bounds_its_own_task_only(model, articles, tmp_path):
-    model.resize_token_embeddings(259)
-    settings = LocalSettings(byte_tokenizer(), samples=3, limits={"wikipedia": 2}, articles=articles, window_tokens=400)
-    settings = replace(settings, hashhop=HashHopTextSizes("official", 2, 2, 20))
-    rows = lm_eval_rows(model, ["hashhop", "wikipedia"], settings, folder=tmp_path)
+    tasks = Tasks(names=["hashhop", "wikipedia"], samples=3, limits=[("wikipedia", 2)], tokens=400)
+    sizes = HashHopTextSizes("official", 2, 2, 20)
+    rows = lm_eval_rows(model, LocalSettings(byte_tokenizer(), tasks, hashhop=sizes, articles=articles), tmp_path)
     assert rows.groupby("task").samples.unique().map(list).to_dict() == {"hashhop": [3], "wikipedia": [2]}
 
 
 @pytest.mark.parametrize("model", ["converted"], indirect=True)
 def test_generation_is_greedy_and_batches_change_nothing(model, tmp_path, capfd):
     """The samples are those of the text form; two batch sizes, two runs in different folders."""
-    settings = LocalSettings(
-        byte_tokenizer(), samples=4, hashhop=HashHopTextSizes("paper", 2, 3, 60), passkey_tokens=450
-    )
-    model.resize_token_embeddings(259)
-    rows = lm_eval_rows(model, ["hashhop", "passkey"], settings, folder=tmp_path / "a")
+    tasks = Tasks(names=["hashhop", "passkey"], samples=4, tokens=450)
+    settings = LocalSettings(byte_tokenizer(), tasks, hashhop=HashHopTextSizes("paper", 2, 3, 60))
+    rows = lm_eval_rows(model, settings, tmp_path / "a")
     said = capfd.readouterr()
     assert said.out == ""
     assert [line.split(":")[0] for line in said.err.splitlines()] == ["task 1/2 hashhop", "task 2/2 passkey"]
@@ -135,7 +134,8 @@ def test_generation_is_greedy_and_batches_change_nothing(model, tmp_path, capfd)
         ["passkey", "accuracy"],
     ]
     assert (rows.samples == 4).all()
-    assert rows.equals(lm_eval_rows(model, ["hashhop", "passkey"], settings, folder=tmp_path / "b", batch_size=3))
+    three_at_once = replace(settings, tasks=tasks.model_copy(update={"batch_size": 3}))
+    assert rows.equals(lm_eval_rows(model, three_at_once, tmp_path / "b"))
     lines = (tmp_path / "a" / "hashhop.jsonl").read_bytes().decode("ascii").splitlines()  # written in any locale
     records = [json.loads(line) for line in lines]
     assert len(records) == 4
@@ -145,7 +145,8 @@ def test_generation_is_greedy_and_batches_change_nothing(model, tmp_path, capfd)
 @pytest.mark.parametrize("model", ["converted"], indirect=True)
 def test_right_answers_score(model, tmp_path, monkeypatch):
     """From the written data through lm-eval to the rows: three answers right, one right for two of three hashes."""
-    settings = LocalSettings(byte_tokenizer(), samples=4, hashhop=HashHopTextSizes("official", 2, 3, 60))
+    tasks = Tasks(names=["hashhop"], samples=4)
+    settings = LocalSettings(byte_tokenizer(), tasks, hashhop=HashHopTextSizes("official", 2, 3, 60))
 
     def answers(self, requests, disable_tqdm=False):
         right = [request.doc["answer"].rstrip("\n") for request in requests]
@@ -153,7 +154,7 @@ def test_right_answers_score(model, tmp_path, monkeypatch):
         return [f"{first} = {second} = {first}'", *right[1:]]
 
     monkeypatch.setattr("lm_eval.models.huggingface.HFLM.generate_until", answers)
-    rows = lm_eval_rows(model, ["hashhop"], settings, folder=tmp_path).set_index("metric")
+    rows = lm_eval_rows(model, settings, tmp_path).set_index("metric")
     assert rows.value.to_dict() == pytest.approx({"h_gq": (3 + 2 / 3) / 4, "exact": 0.75})
     assert rows.stderr["exact"] == pytest.approx(0.25)
 
@@ -169,17 +170,20 @@ def test_scores():
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_what_cannot_run_is_named(model, tmp_path, monkeypatch):
-    settings = LocalSettings(byte_tokenizer())
+
+    def ask(name):
+        lm_eval_rows(model, LocalSettings(byte_tokenizer(), Tasks(names=[name])), tmp_path)
+
     # one of lm-eval's own tasks instead of its ten thousand, which take long to index
     some = Path(lm_eval.tasks.__file__).parent / "hellaswag"
     manager = lm_eval.tasks.TaskManager(include_path=some, include_defaults=False)
     monkeypatch.setattr("recurformer.measure.lm_eval._hub_manager", lambda *about: manager)
     with pytest.raises(ValueError, match=r"^wikipedia: the task needs articles, and there are none$"):
-        lm_eval_rows(model, ["wikipedia"], settings, folder=tmp_path)
+        ask("wikipedia")
     with pytest.raises(
         ValueError, match=r"^task 'helaswag' is unknown; there are hashhop, passkey, wikipedia and lm-eval's own$"
     ):
-        lm_eval_rows(model, ["helaswag"], settings, folder=tmp_path)
+        ask("helaswag")
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "empty")
@@ -187,7 +191,7 @@ def test_what_cannot_run_is_named(model, tmp_path, monkeypatch):
         ValueError,
         match=r"^task 'hellaswag': its data cannot be loaded from the hub \(Couldn't reach 'Rowan/hellaswag'",
     ) as caught:
-        lm_eval_rows(model, ["hellaswag"], settings, folder=tmp_path)
+        ask("hellaswag")
     assert "\n" not in str(caught.value)
 
 

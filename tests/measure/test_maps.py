@@ -79,8 +79,9 @@ def paired_within_queries(weights: torch.Tensor, norms: torch.Tensor) -> tuple[t
 @pytest.mark.parametrize(("batch_size", "rows"), [(1, 1), (2, 7), (2, 36), (1, 37), (2, 128)])
 def test_contributions_equal_their_definition(model, input_ids, batch_size, rows, monkeypatch):
     monkeypatch.setattr(attention, "ROWS", rows)
+    monkeypatch.setattr(attention, "samples_per_batch", lambda device, tokens: batch_size)
     short = input_ids[:3, :37]
-    found = token_contributions(model, short, batch_size=batch_size)
+    found = token_contributions(model, short)
     weights, norms = weights_and_norms(model, short)
     for norm in ("l1", "l2"):
         first, other = paired_within_queries(weights, norms[norm])
@@ -129,9 +130,10 @@ def test_intervals_need_two_windows(model, input_ids):
         token_contributions(model, input_ids[:, :1])
 
 
-def test_sink_head_and_its_matrices(model, input_ids):
+def test_sink_head_and_its_matrices(model, input_ids, monkeypatch):
+    monkeypatch.setattr(attention, "samples_per_batch", lambda device, tokens: 2)
     short = input_ids[:, :12]
-    frame = sink_statistics(model, short, "tiny", batch_size=2)
+    frame = sink_statistics(model, short, "tiny")
     weights, lengths = weights_and_norms(model, short)
     on_first = weights[..., 1:, 0].mean((0, -1))  # (layers, H)
     layer, head = divmod(int(on_first.argmax()), HEADS)
@@ -165,9 +167,10 @@ def test_sink_head_and_its_matrices(model, input_ids):
             sink_statistics(model, short, "tiny", **place)
 
 
-def test_attention_maps_are_the_averages(model, input_ids):
+def test_attention_maps_are_the_averages(model, input_ids, monkeypatch):
+    monkeypatch.setattr(attention, "samples_per_batch", lambda device, tokens: 2)
     profile = profile_heads(model, input_ids, window=20, threshold=0.22)
-    frame = attention_maps(model, input_ids, profile, "tiny", batch_size=2)
+    frame = attention_maps(model, input_ids, profile, "tiny")
     weights, _ = weights_and_norms(model, input_ids)
     chosen = representative_heads(profile)
     assert len(set(chosen.values())) == 3

@@ -108,7 +108,7 @@ def keeps_of(choice):
 def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
     original, sample, fraction = backbone(name), text()[: budget.PRICED], fractions_of(name)[1]
     lookups = hidden_lookups(READER, sample, LENGTH // budget.APART, SEED)
-    weights = weighted(lookups, HeadScores().needle_weight).weights
+    _, weights = weighted(lookups, HeadScores().needle_weight)
     settings = {"sink_tokens": BY_PRICE.sink_tokens, "centers": key_centers(original, sample[:1])}
     costs = torch.stack([
         price(original, lookups.input_ids[[one]], WINDOWS, BITS, weights[[one]], **settings, seed=SEED + one)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from recurformer import calibrate, convert
+from recurformer.heads.attention import reading
 from recurformer.recover.calibrate import Moments
-from recurformer.recover.pair import inputs_of, relative_error, replaced_layers
+from recurformer.recover.pair import relative_error, replaced_layers
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
 SOLVED = ("mamba", "retention", "window_state")  # mixers that end in a linear layer
@@ -80,11 +81,12 @@ def test_it_is_layer_after_layer_on_the_converted_models_own_inputs(model, mixer
         for place in replaced_layers(original, reference):
             readout = place.converted.mixer.readout
             ours, theirs = place.converted.o_proj, place.original.o_proj
-            with inputs_of(readout) as features, inputs_of(ours) as mixed, inputs_of(theirs) as outputs:
+            with reading([theirs, readout, ours]) as calls:
                 original(windows)
                 reference(windows)
-            x, whole = features[0].flatten(0, 1), outputs[0][..., place.features].flatten(0, 1)
-            beside = mixed[0][..., -whole.shape[-1] :].flatten(0, 1) - readout(x)
+            outputs, features, mixed = (arguments[0] for arguments, _ in calls)
+            x, whole = features.flatten(0, 1), outputs[..., place.features].flatten(0, 1)
+            beside = mixed[..., -whole.shape[-1] :].flatten(0, 1) - readout(x)
             t = whole - beside
             held = 2 * windows.shape[1]
             fitted = least_squares(x[:-held], t[:-held], 1e-3)

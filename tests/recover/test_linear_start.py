@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from recurformer import calibrate, convert
+from recurformer.heads.attention import reading
 from recurformer.model.mamba import MambaBlock
 from recurformer.recover.calibrate import KERNELS, Kernel, linear_start
-from recurformer.recover.pair import inputs_of, replaced_layers
+from recurformer.recover.pair import replaced_layers
 from tests.model.tiny_models import MAMBA, make_backbone, tokens
 
 
@@ -31,11 +32,12 @@ def test_channels_are_averages_of_values(copies):
     noise, mean = torch.randn(16, 60, width, dtype=torch.float64), torch.randn(width, dtype=torch.float64)
     values = averaged(noise, weights_by_lag(Kernel(reach=10), 60)) + 5 * mean  # neighbours are alike, as in text
     linear_start(block, values)
-    with torch.no_grad(), inputs_of(block.out_proj) as channels:
+    with torch.no_grad(), reading([block.out_proj]) as calls:
         block(values)
+    (((channels,), _),) = calls
     groups = max(1, round(2 / 3 * 2 * heads / len(copies)))
     for group, kernel in enumerate(KERNELS[:groups]):
-        ours = channels[0][:, 10:, group * width : (group + 1) * width].flatten(0, 1)
+        ours = channels[:, 10:, group * width : (group + 1) * width].flatten(0, 1)
         expected = averaged(values, weights_by_lag(kernel, 60))[:, 10:].flatten(0, 1)
         ours, expected = ours - ours.mean(0), expected - expected.mean(0)
         alike = (ours * expected).sum(0) / (ours.norm(dim=0) * expected.norm(dim=0))

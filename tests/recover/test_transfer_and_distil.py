@@ -8,9 +8,10 @@ from torch.nn import functional as F
 
 from recurformer import convert, distil, transfer
 from recurformer.data.datasets import WindowDataset
+from recurformer.heads.attention import reading
 from recurformer.measure.language import divergence
 from recurformer.recover.learn import TRAINED, Distillation, Transfer, only_training
-from recurformer.recover.pair import inputs_of, relative_error, replaced_layers
+from recurformer.recover.pair import relative_error, replaced_layers
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
@@ -55,13 +56,12 @@ def test_transfer_measures_each_mixer_on_the_originals_inputs(model, mixer):
         single = converted_from(original, alone, mixer)  # no error before the layer: it reads the original's inputs
         ours, theirs = single.model.layers[place.index].self_attn, place.original
         ours.mixer.load_state_dict(place.converted.mixer.state_dict())
-        with torch.no_grad(), inputs_of(ours.o_proj) as outputs, inputs_of(theirs.o_proj) as heads_outputs:
+        with torch.no_grad(), reading([ours.o_proj, theirs.o_proj]) as calls:
             single(input_ids)
             original(input_ids)
-        retained = outputs[0].shape[-1] - len(place.features)
-        expected = relative_error(
-            outputs[0][..., retained:], heads_outputs[0][..., place.features], place.output_weight
-        )
+        outputs, heads_outputs = (arguments[0] for arguments, _ in calls)
+        retained = outputs.shape[-1] - len(place.features)
+        expected = relative_error(outputs[..., retained:], heads_outputs[..., place.features], place.output_weight)
         torch.testing.assert_close(error.detach(), expected)
 
 

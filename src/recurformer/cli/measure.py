@@ -279,13 +279,13 @@ def turns(args: Namespace, settings: Turns, change: Change) -> "pd.DataFrame":
 def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
     """Likelihood of the text after a prompt and divergence from the original, with a full or a smaller cache."""
     from recurformer.data.windows import encode_text
-    from recurformer.measure.language import Expected, continuation_rows, recalled
+    from recurformer.measure.language import continuation_rows, expected_by, recalled
 
     # the same text for every model and seed
     input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
     tokenizer = open_tokenizer(args.checkpoint)
     marks = recalled(input_ids, (encode_text(tokenizer, text) for text in open_texts(args.articles, "train").text))
-    expected = Expected(open_model(args.original, args.dtype), input_ids, settings.prompt)
+    expected = expected_by(open_model(args.original, args.dtype), input_ids, settings.prompt)
     return measure(
         args,
         change,
@@ -313,17 +313,12 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
     from recurformer.data.sizes import HashHopTextSizes
     from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 
-    local = LocalSettings(
+    asked = LocalSettings(
         open_tokenizer(args.checkpoint),
-        samples=settings.samples,
-        limits=dict(settings.limits),
+        settings,
         seed=args.seed,
         hashhop=HashHopTextSizes("official", hashhop.hash_length, hashhop.hops, hashhop.characters),
-        passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
-        window_tokens=settings.tokens,
-        ruler_length=settings.ruler_length,
-        num_fewshot=dict(settings.num_fewshot),
     )
 
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
@@ -332,7 +327,7 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
                 f"--subject {args.subject}: lm-eval makes the cache itself; measure it by needle or continuation"
             )
         with tempfile.TemporaryDirectory() as folder:
-            return lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
+            return lm_eval_rows(model, asked, folder)
 
     rows = measure(args, change, rows_of)
     print(rows[["method", "setting", "task", "metric", "value", "stderr"]].to_string(index=False))

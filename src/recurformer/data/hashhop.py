@@ -266,9 +266,6 @@ class HashHopTextDataset(ItemDataset):
         return link_distances(HASH.findall(sample.prompt)[::2], [sample.start, *sample.target])
 
 
-HashHopDataset = HashHopTokenDataset | HashHopTextDataset
-
-
 def hashhop_dataset(
     task: HashHopTask,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -276,7 +273,7 @@ def hashhop_dataset(
     seed: int = 0,
     variant: str | None = None,
     stream: str = "train",
-) -> HashHopDataset:
+) -> HashHopTokenDataset | HashHopTextDataset:
     """Samples of a task for training, profiling or testing.
 
     Args:

@@ -32,12 +32,6 @@ class Held:
         positions = torch.empty(empty.shape[:3], dtype=torch.int32, device=key.device)
         return cls(heads, empty, empty, positions, positions.float() if accumulates else None)
 
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors, by kind."""
-        tensors = {"key": self.keys, "value": self.values, "position": self.positions, "score": self.scores}
-        return {kind: tensor for kind, tensor in tensors.items() if tensor is not None}
-
     def of_samples(self, samples: Tensor) -> "Held":
         """The same of these samples."""
         return replace(
@@ -84,12 +78,8 @@ def keep(context: Context, places: Tensor, positions: Tensor, scores: Tensor | N
 
 
 def with_mean_of_dropped(held: Held, context: Context, places: Tensor) -> Held:
-    """Add the mean key and value of all tokens that `context` has and `held` has not, in front.
-
-    Args:
-        held: that `keep` made of the context.
-        context: all tokens.
-        places: of the held tokens, see `keep`.
+    """Add the mean key and value of all tokens that `context` has and `held` has not, in front; `keep` held those at
+    `places`.
     """
     stayed = torch.zeros_like(context.positions, dtype=torch.bool).scatter_(-1, places, held.positions >= 0)
     dropped = token_counts(context.positions).masked_fill(stayed, 0)
@@ -154,9 +144,10 @@ class EvictingLayer:
         self.groups: list[Held] = []
 
     def held_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (kind, tensor) for all tensors that the layer holds."""
+        """Yield (kind, tensor) for all tensors that the layer holds of tokens."""
         for held in self.groups:
-            yield from held.tensors.items()
+            tensors = {"key": held.keys, "value": held.values, "position": held.positions, "score": held.scores}
+            yield from ((kind, tensor) for kind, tensor in tensors.items() if tensor is not None)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, arrival: Arrival, scaling: float
@@ -228,9 +219,9 @@ class EvictingLayer:
         held = keep(context, places, positions, importance if eviction.accumulates else None)
         return with_mean_of_dropped(held, context, places) if eviction.compensates else held
 
-    def select(self, samples: Tensor) -> None:
+    def batch_select_indices(self, indices: Tensor) -> None:
         """Hold these samples only, in this order."""
-        self.groups = [held.of_samples(samples.to(held.positions.device)) for held in self.groups]
+        self.groups = [held.of_samples(indices.to(held.positions.device)) for held in self.groups]
 
     def reset(self) -> None:
         """Hold nothing, as at first."""
@@ -244,17 +235,10 @@ class HybridEvictingLayer(EvictingLayer, HybridLayer):  # type: ignore[misc]
         HybridLayer.__init__(self)
         EvictingLayer.__init__(self, eviction, layer, layers)
 
-    def held_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """See `EvictingLayer`; the states too."""
-        yield from super().held_tensors()
-        for kind in ("conv_state", "recurrent_state"):
-            states = getattr(self, f"{kind}s").values()
-            yield from ((kind, tensor) for tensor in states if tensor is not None)
-
-    def select(self, samples: Tensor) -> None:
+    def batch_select_indices(self, indices: Tensor) -> None:
         """See `EvictingLayer`."""
-        super().select(samples)
-        StateLayer.batch_select_indices(self, samples)
+        super().batch_select_indices(indices)
+        StateLayer.batch_select_indices(self, indices)
 
     def reset(self) -> None:
         """See `EvictingLayer`."""
@@ -359,8 +343,7 @@ class EvictingCache(Kept, Cache):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Hold these samples only, in this order."""
-        for layer in self.layers:
-            (layer.select if isinstance(layer, EvictingLayer) else layer.batch_select_indices)(indices)
+        super().batch_select_indices(indices)
         if self.tokens is not None and self.prompt is not None:
             self.tokens, self.prompt = (count[indices.to(count.device)] for count in (self.tokens, self.prompt))
 

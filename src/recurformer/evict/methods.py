@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from recurformer.evict.context import PADDING, Context, Eviction, budgeted, judging_window
 from recurformer.evict.pyramidinfer import PyramidInferOfficial, PyramidInferPaper
 from recurformer.heads.probes import Repeated
-from recurformer.heads.scores import echo_scores, induction_scores
+from recurformer.heads.scores import look_back_scores
 
 PERIOD, REPEATS = 64, 4  # of the random tokens that the heads of a model of text are judged on
 ECHO_HEADS = 1 / 15  # fraction of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %
@@ -100,11 +100,11 @@ def look_back(model: PreTrainedModel, repeated: Repeated) -> tuple[Tensor, Tenso
     """Echo and induction scores of the KV heads on repeated random tokens, each that of its highest query head.
 
     Returns:
-        echo, induction (layers, KV heads); see `recurformer.heads.scores`, whose signs are the opposite.
+        echo, induction (layers, KV heads); see `look_back_scores`, whose signs are the opposite.
     """
     kv_heads = model.config.num_key_value_heads
     echo, induction = (
-        (-scores(model, *repeated)).unflatten(1, (kv_heads, -1)).amax(2) for scores in (echo_scores, induction_scores)
+        (-look_back_scores(model, *repeated, ahead)).unflatten(1, (kv_heads, -1)).amax(2) for ahead in (0, 1)
     )
     return echo, induction
 

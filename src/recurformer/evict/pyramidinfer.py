@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recurformer.evict.cache import EvictingCache
 from recurformer.evict.context import Arrival, Context, Eviction
-from recurformer.paper import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
+from recurformer.paper import LLAMA2_7B_LAYERS, PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 
 
 def pyramid_lengths(
@@ -191,16 +191,6 @@ def _cosine(layer: int, layers: int, decay: float) -> float:
     return (1 - decay) * (1 + cos(pi * layer / layers)) / 2 + decay
 
 
-def _lengths(tokens: int, layers: int, recent: int, decay: float, power: float, minimum: int) -> tuple[int, ...]:
-    older = tokens - recent
-    lengths = [tokens]
-    for layer in range(layers):
-        stay = int(older * _cosine(layer, layers, decay) ** power)
-        older = max(stay, min(older, minimum))
-        lengths.append(recent + older)
-    return tuple(lengths)
-
-
 @lru_cache
 def _solve(tokens: int, layers: int, recent: int, fraction: float) -> tuple[int, ...]:
     """The lengths whose mean over the layers is as near to `fraction` of the tokens as it can be, from below."""
@@ -208,7 +198,12 @@ def _solve(tokens: int, layers: int, recent: int, fraction: float) -> tuple[int,
 
     def lengths(strength: float) -> tuple[int, ...]:  # 0 prunes nothing, 1 is a decay to 0, 2 prunes all it can
         decay, power = max(1 - strength, 0.0), 1 / max(2 - strength, 1e-6) if strength > 1 else 1.0
-        return _lengths(tokens, layers, recent, decay, power, minimum)
+        older, found = tokens - recent, [tokens]
+        for layer in range(layers):
+            stay = int(older * _cosine(layer, layers, decay) ** power)
+            older = max(stay, min(older, minimum))
+            found.append(recent + older)
+        return tuple(found)
 
     if fraction == 1.0:
         return lengths(0.0)
@@ -242,13 +237,11 @@ def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
     return sum(tensor.numel() for tensor in held) / (layers * 2 * tokens * WIDTH)
 
 
-def pyramidinfer_rows(
-    lengths: Sequence[int] = (10_240, 61_440), model: str = "llama2-7b", layers: int = 32
-) -> pd.DataFrame:
-    """The rows of pyramidinfer.csv, in the paper's setting (Appendix B): model, method ("pyramidinfer"), length, ratio,
-    source ("counted").
+def pyramidinfer_rows(lengths: Sequence[int]) -> pd.DataFrame:
+    """The rows of pyramidinfer.csv, in the paper's setting (Appendix B): model ("llama2-7b"), method ("pyramidinfer"),
+    length, ratio, source ("counted").
     """
-    ratios = [kept_ratio(AS_PRINTED, layers, length) for length in lengths]
+    ratios = [kept_ratio(AS_PRINTED, LLAMA2_7B_LAYERS, length) for length in lengths]
     return pd.DataFrame(
-        {"model": model, "method": "pyramidinfer", "length": lengths, "ratio": ratios, "source": "counted"}
+        {"model": "llama2-7b", "method": "pyramidinfer", "length": lengths, "ratio": ratios, "source": "counted"}
     )

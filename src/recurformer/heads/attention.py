@@ -7,7 +7,7 @@ very weights. No layer ever has a (B, H, L, L) tensor.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +20,10 @@ from recurformer.model.prefill import attending_by, check_arguments
 
 IMPLEMENTATION = "recurformer_stream"
 Progress = Callable[[int, int], None] | None
-
-
-class Attend(Protocol):
-    """The function that a model in `attending` calls instead of its own attention."""
-
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
-    ) -> Tensor:
-        """Return (B, L, H, head_dim) of one layer; for the arguments see `LayerInputs`."""
+"""Called with (done, all)."""
+Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+"""What a model in `attending` calls instead of its own attention, with a layer's index, query, key, value, mask and
+scaling as in `LayerInputs`; returns (B, L, H, head_dim)."""
 
 
 def _attention(
@@ -124,10 +119,6 @@ class LayerInputs:
         return self.samples[:, None], self.layer, self.heads[None, :]
 
 
-Attention = Callable[[LayerInputs], Tensor]
-"""Attends in one layer; returns (B, L, H, head_dim)."""
-
-
 def retained_heads(config: Any, layer: int) -> list[int]:
     """Query heads of `layer` that still attend, by their original index: all of them unless the model was converted."""
     replaced = set((getattr(config, "recurrent_heads", None) or {layer: ()})[layer])
@@ -173,7 +164,7 @@ def _left_aligned(input_ids: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 def run_attention(
     model: PreTrainedModel,
     input_ids: Tensor,
-    attention: Attention,
+    attention: Callable[[LayerInputs], Tensor],
     attention_mask: Tensor | None = None,
     batch_size: int | None = None,
     progress: Progress = None,
@@ -187,7 +178,7 @@ def run_attention(
         model: causal language model whose attention goes through transformers' attention interface; converted models
             too, of which only the retained heads attend.
         input_ids: (samples, L) token ids.
-        attention: called for every layer of every batch.
+        attention: called for every layer of every batch; returns (B, L, H, head_dim).
         attention_mask: (samples, L), 1 for tokens and 0 for padding; None means no padding.
         batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples) after each batch.
@@ -256,31 +247,11 @@ AttentionObserver = Callable[[AttentionBlock], None]
 
 def attend_by_rows(inputs: LayerInputs, observer: AttentionObserver) -> Tensor:
     """Attend with explicit weights and show them to `observer`, block by block; returns (B, L, H, head_dim)."""
-    value, (batch, heads, _, _) = inputs.value, inputs.query.shape
-    outputs = []
-    for start, weights in attention_rows(inputs.query, inputs.key, inputs.mask, inputs.scaling):
-        stop = start + weights.shape[2]
-        grouped = weights.to(value.dtype).unflatten(1, (value.shape[1], -1)).flatten(2, 3)
-        outputs.append((grouped @ value[:, :, :stop]).view(batch, heads, stop - start, -1))
-        observer(AttentionBlock(inputs, start, weights.mul_(inputs.tokens[:, None, start:stop, None])))
-    return torch.cat(outputs, 2).transpose(1, 2)
-
-
-def attention_rows(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float) -> Iterator[tuple[int, Tensor]]:
-    """Causal softmax weights, `ROWS` queries at a time.
-
-    Args:
-        query: (B, H, L, D).
-        key: (B, key-value heads, L, D).
-        mask: whether a query may see a key, (B or 1, 1, L, L) bool; None means all up to the query's own position.
-        scaling: factor of the scores before the softmax.
-
-    Yields:
-        (start, weights): weights (B, H, queries, start + queries); rows that may see no key are zero.
-    """
+    query, key, value, mask = inputs.query, inputs.key, inputs.value, inputs.mask
     batch, heads, length, _ = query.shape
     dtype = torch.promote_types(query.dtype, torch.float32)
     positions = torch.arange(length, device=query.device)
+    outputs = []
     for start in range(0, length, ROWS):
         stop = min(start + ROWS, length)
         rows = query[:, :, start:stop].unflatten(1, (key.shape[1], -1)).flatten(2, 3)
@@ -288,20 +259,20 @@ def attention_rows(query: Tensor, key: Tensor, mask: Tensor | None, scaling: flo
         visible = positions[start:stop, None] >= positions[None, :stop]
         if mask is not None:
             visible = visible & mask[:, :, start:stop, :stop]
-        weights = scores.to(dtype).mul_(scaling).masked_fill_(~visible, float("-inf")).softmax(-1)
+        weights = scores.to(dtype).mul_(inputs.scaling).masked_fill_(~visible, float("-inf")).softmax(-1)
         if mask is not None:
             weights.masked_fill_(~visible, 0.0)  # a row without keys is NaN until here
-        yield start, weights
+        grouped = weights.to(value.dtype).unflatten(1, (value.shape[1], -1)).flatten(2, 3)
+        outputs.append((grouped @ value[:, :, :stop]).view(batch, heads, stop - start, -1))
+        observer(AttentionBlock(inputs, start, weights.mul_(inputs.tokens[:, None, start:stop, None])))
+    return torch.cat(outputs, 2).transpose(1, 2)
 
 
 def watch_attention(
     model: PreTrainedModel,
     input_ids: Tensor,
     observer: AttentionObserver,
-    batch_size: int | None = None,
     progress: Progress = None,
 ) -> None:
     """Run the model over all samples and show every attention layer's weights to `observer`: see `run_attention`."""
-    run_attention(
-        model, input_ids, lambda inputs: attend_by_rows(inputs, observer), batch_size=batch_size, progress=progress
-    )
+    run_attention(model, input_ids, lambda inputs: attend_by_rows(inputs, observer), progress=progress)

@@ -131,7 +131,7 @@ class Passed:
     """One layer in the backward pass of one sample.
 
     Attributes:
-        sample: its place among the samples.
+        weights: of the predictions at all places of the sample, (L,); see `price`.
         layer: index of the layer.
         hidden: states that enter the layer, (1, L, hidden).
         arguments: of the layer beside them, by name.
@@ -143,7 +143,7 @@ class Passed:
         gradient: of the weighted log-likelihood at the output, (1, L, H, D).
     """
 
-    sample: int
+    weights: Tensor
     layer: int
     hidden: Tensor
     arguments: dict[str, Any]
@@ -302,10 +302,10 @@ def backward(
         last[:] = query.detach(), key.detach(), value.detach(), scaling, output
         return output
 
-    for index, sample in enumerate(input_ids):
+    for done, (sample, counted) in enumerate(zip(input_ids, weights, strict=True), start=1):
         with reading(modules) as calls:
             hidden = base(sample[None].to(model.device), use_cache=False, attend=attend).last_hidden_state
-        upstream = _drawn_gradient(model, hidden, weights[index], draws)
+        upstream = _drawn_gradient(model, hidden, counted, draws)
         for layer in reversed(range(len(modules))):
             (states, *_), named = calls[layer]
             states = states.detach().requires_grad_()
@@ -316,9 +316,9 @@ def backward(
                 result = modules[layer](states, **{**named, "attend": attend})
                 query, key, value, scaling, output = last
                 upstream, gradient = torch.autograd.grad(result, (states, output), upstream)
-            yield Passed(index, layer, states.detach(), named, query, key, value, scaling, output.detach(), gradient)
+            yield Passed(counted, layer, states.detach(), named, query, key, value, scaling, output.detach(), gradient)
         if progress is not None:
-            progress(index + 1, len(input_ids))
+            progress(done, len(input_ids))
 
 
 @torch.no_grad()
@@ -368,13 +368,12 @@ def price(
         raise ValueError(f"bits={list(bits)} must be among {', '.join(map(str, BITS))}")
     config, sliding, count = model.config, sliding_layers(model.config), len(windows) + 1
     shape = config.num_hidden_layers, config.num_key_value_heads, count + len(bits)
-    singles, draws, counted = torch.zeros(shape, dtype=torch.float64), torch.Generator(), _weights(input_ids, weights)
-    draws.manual_seed(seed)
+    singles, draws = torch.zeros(shape, dtype=torch.float64), torch.Generator().manual_seed(seed)
     for passed in backward(model, input_ids, weights, seed, progress):
         layer = passed.layer
         if layer not in sliding:
             center = None if centers is None else centers[layer].unsqueeze(1).to(passed.key)  # (KV heads, 1, D)
-            read = _sampled(counted[passed.sample], draws)
+            read = _sampled(passed.weights, draws)
             singles[layer] += _layer_costs(passed, windows, bits, sink_tokens, center, read)
     singles[sliding] = float("nan")
     of_windows, of_bits = (singles / len(input_ids)).split([count, len(bits)], -1)

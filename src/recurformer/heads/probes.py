@@ -34,18 +34,6 @@ class Labelled(NamedTuple):
     labels: Tensor
 
 
-class Weighted(NamedTuple):
-    """Samples and what the prediction of each of their tokens counts.
-
-    Attributes:
-        input_ids: (samples, L) without padding.
-        weights: (samples, L).
-    """
-
-    input_ids: Tensor
-    weights: Tensor
-
-
 class Repeated(NamedTuple):
     """Samples of repeated random tokens.
 
@@ -156,11 +144,13 @@ def hidden_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, questions: 
     return Labelled(torch.from_numpy(np.stack(filled)), F.pad(labels, (kept, 0), value=IGNORED))
 
 
-def weighted(labelled: Labelled, needle_weight: float) -> Weighted:
-    """Let all tokens of a sample together count 1, and all its labels `needle_weight` beside."""
+def weighted(labelled: Labelled, needle_weight: float) -> tuple[Tensor, Tensor]:
+    """Samples and what the prediction of each of their tokens counts, both (samples, L): all tokens of a sample count 1
+    together, and all its labels `needle_weight` beside.
+    """
     input_ids, labels = labelled
     asked = labels != IGNORED
-    return Weighted(input_ids, 1 / (labels.shape[1] - 1) + needle_weight * asked / asked.sum(1, keepdim=True))
+    return input_ids, 1 / (labels.shape[1] - 1) + needle_weight * asked / asked.sum(1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -186,7 +176,7 @@ class TextProbes:
         """Windows of the texts with lookups in them, see `hidden_lookups`."""
         return hidden_lookups(self.tokenizer, self.language().input_ids, self.settings.questions, self.seed)
 
-    def weighted(self) -> Weighted:
+    def weighted(self) -> tuple[Tensor, Tensor]:
         """See `hidden` and `weighted`."""
         return weighted(self.hidden(), self.settings.needle_weight)
 
@@ -220,10 +210,10 @@ class HashHopProbes:
         """The same chains: such a model reads nothing else."""
         return self.lookups()
 
-    def weighted(self) -> Weighted:
-        """The same chains."""
+    def weighted(self) -> tuple[Tensor, Tensor]:
+        """The same chains; see `weighted`."""
         input_ids, labels = self.lookups()
-        return Weighted(input_ids, (labels != IGNORED) / (labels != IGNORED).sum(1, keepdim=True))
+        return input_ids, (labels != IGNORED) / (labels != IGNORED).sum(1, keepdim=True)
 
     def repeats(self) -> Repeated:
         """See `repeated_tokens`; all repetitions together are as long as a sample of the task."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -142,23 +142,15 @@ BLOCK = 64  # queries whose bands are cut from one product
 SCORES = 2**19  # scores that exist at the same time, or those of one key-value head if they are more
 
 
-class Recency(NamedTuple):
-    """One layer's attention weights, summed over the queries of each sample in float64.
-
-    Attributes:
-        recent: weights at the distances 0 .. window between query and key, (B, H, window + 1).
-        total: all weights, (B, H).
-    """
-
-    recent: Tensor
-    total: Tensor
-
-
-def attend_and_sum(inputs: "LayerInputs", window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
-    """Return the layer's output (B, L, H, head_dim), and its recency, with or without the weights on the first token.
+def attend_and_sum(inputs: "LayerInputs", window: int, exclude_first: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Attend, and sum the weights over the queries of each sample, with or without those on the first token.
 
     A sliding-window mask, or a device without a kernel for `flash_attention`, leads to explicit weights, which are
     slower.
+
+    Returns:
+        The layer's output (B, L, H, head_dim); in float64 the weights at the distances 0 .. window between query and
+        key, (B, H, window + 1), and all weights, (B, H).
     """
     from recurformer.model.prefill import flash_attention, refuses
 
@@ -169,7 +161,7 @@ def attend_and_sum(inputs: "LayerInputs", window: int, exclude_first: bool) -> t
     return _attend_by_band(inputs, window, exclude_first, output, logsumexp)
 
 
-def _attend_by_rows(inputs: "LayerInputs", window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
+def _attend_by_rows(inputs: "LayerInputs", window: int, exclude_first: bool) -> tuple[Tensor, Tensor, Tensor]:
     from recurformer.heads.attention import attend_by_rows
 
     batch, heads, _, _ = inputs.query.shape
@@ -183,12 +175,12 @@ def _attend_by_rows(inputs: "LayerInputs", window: int, exclude_first: bool) -> 
         reaching = F.pad(block.weights, (max(window - block.start, 0), 0))
         recent.add_(band(reaching, window).sum((2, 3), dtype=torch.float64).flip(-1))
 
-    return attend_by_rows(inputs, add), Recency(recent, total)
+    return attend_by_rows(inputs, add), recent, total
 
 
 def _attend_by_band(
     inputs: "LayerInputs", window: int, exclude_first: bool, output: Tensor, logsumexp: Tensor
-) -> tuple[Tensor, Recency]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `attend_and_sum`; `output` and `logsumexp` are those of attention among all tokens but the first.
 
     N are the key-value heads of all samples, P the queries but the first, rounded up to whole blocks.
@@ -216,8 +208,7 @@ def _attend_by_band(
     first_value = inputs.value[:, :, :1].repeat_interleave(heads // kv_heads, 1).transpose(1, 2)  # (B, 1, H, D)
     share = beyond[:, : length - 1].unflatten(0, (batch, kv_heads)).transpose(1, 2).flatten(2).unsqueeze(-1)
     mixed = torch.lerp(first_value.to(wide), output.transpose(1, 2).to(wide), share).to(output.dtype)
-    recency = Recency(recent.view(batch, heads, -1), total.view(batch, heads))
-    return torch.cat([first_value, mixed], 1), recency
+    return torch.cat([first_value, mixed], 1), recent.view(batch, heads, -1), total.view(batch, heads)
 
 
 def _band_mass(query: Tensor, key: Tensor, logsumexp: Tensor, window: int) -> Tensor:
@@ -334,7 +325,7 @@ def profile_windows(
     ratios = torch.full(size, float("nan"), dtype=torch.float64)
 
     def attend(inputs: "LayerInputs") -> Tensor:
-        output, (by_distance, total) = attend_and_sum(inputs, max(windows), exclude_first)
+        output, by_distance, total = attend_and_sum(inputs, max(windows), exclude_first)
         recent = by_distance.cumsum(-1)[..., list(windows)].movedim(-1, 0)  # (windows, B, H)
         # 0 for a head without any attention beyond the first token; rounding may lead above 1
         ratios[:, *inputs.place] = torch.where(total > 0, recent / total, 0.0).clamp(max=1.0).cpu()

@@ -130,9 +130,24 @@ def loss_rises(
     return rises
 
 
-def _share(model: PreTrainedModel, input_ids: Tensor, period: int, shift: int, progress: Progress) -> Tensor:
-    """Mean attention weight, of the queries after the first period, on the keys `shift` tokens after the earlier
-    occurrences of the query's own token.
+def look_back_scores(
+    model: PreTrainedModel, input_ids: Tensor, period: int, ahead: int, progress: Progress = None
+) -> Tensor:
+    """Minus the share of attention from a token to the same token's earlier occurrences, or to those after them:
+    (layers, heads), float64.
+
+    On repeated random tokens, so no text is needed: RazorAttention's echo and induction heads (arXiv 2407.15891).
+
+    Args:
+        model: see `watch_attention`.
+        input_ids: (samples, L): different tokens, repeated every `period` tokens. Queries of the first period do not
+            count.
+        period: tokens.
+        ahead: tokens between an earlier occurrence and the key: 0 for echo heads, 1 for induction heads.
+        progress: called with (samples done, samples).
+
+    Raises:
+        ValueError: a period below 2, or samples that do not repeat it.
     """
     (samples, length), config = input_ids.shape, model.config
     if not 2 <= period < length:
@@ -142,7 +157,7 @@ def _share(model: PreTrainedModel, input_ids: Tensor, period: int, shift: int, p
 
     def observe(block: AttentionBlock) -> None:
         queries = torch.arange(block.start, block.stop, device=block.weights.device)[:, None]
-        earlier = torch.arange(block.stop, device=queries.device) - shift  # before the first key there is none
+        earlier = torch.arange(block.stop, device=queries.device) - ahead  # before the first key there is none
         distance = queries - earlier
         repeats = (distance % period == 0) & (distance > 0) & (earlier >= 0) & (queries >= period)
         place = block.inputs.place
@@ -152,30 +167,7 @@ def _share(model: PreTrainedModel, input_ids: Tensor, period: int, shift: int, p
 
     watch_attention(model, input_ids, observe, progress=progress)
     shares[:, sliding_layers(config)] = float("nan")
-    return shares.mean(0)
-
-
-def echo_scores(model: PreTrainedModel, input_ids: Tensor, period: int, progress: Progress = None) -> Tensor:
-    """Minus the share of attention from a token to the same token's earlier occurrences: (layers, heads), float64.
-
-    On repeated random tokens, so no text is needed: RazorAttention's echo heads (arXiv 2407.15891).
-
-    Args:
-        model: see `watch_attention`.
-        input_ids: (samples, L): different tokens, repeated every `period` tokens. Queries of the first period do not
-            count.
-        period: tokens.
-        progress: called with (samples done, samples).
-
-    Raises:
-        ValueError: a period below 2, or samples that do not repeat it.
-    """
-    return -_share(model, input_ids, period, 0, progress)
-
-
-def induction_scores(model: PreTrainedModel, input_ids: Tensor, period: int, progress: Progress = None) -> Tensor:
-    """Minus the share of attention from a token to those after its earlier occurrences; else as `echo_scores`."""
-    return -_share(model, input_ids, period, 1, progress)
+    return -shares.mean(0)
 
 
 @torch.no_grad()
@@ -191,7 +183,7 @@ def retrieval_scores(
     model: PreTrainedModel,
     input_ids: Tensor,
     labels: Tensor,
-    minimum_accuracy: float = 0.5,
+    minimum_accuracy: float,
     progress: Progress = None,
 ) -> Tensor:
     """Minus the rise of the looked-up values' loss when a head's output is zero: (layers, heads), nats, float64.
@@ -229,8 +221,8 @@ def sensitivity_scores(
     model: PreTrainedModel,
     input_ids: Tensor,
     labels: Tensor,
-    window_tokens: int = 64,
-    sink_tokens: int = 1,
+    window_tokens: int,
+    sink_tokens: int,
     progress: Progress = None,
 ) -> Tensor:
     """Minus the rise of the loss when a head sees a window: (layers, heads), nats a token, float64.
@@ -276,8 +268,8 @@ SCORES: dict[str, Callable[[PreTrainedModel, Probes, HeadScores, Progress], Tens
     "retrieval": lambda model, probes, settings, progress: retrieval_scores(
         model, *probes.lookups(), settings.minimum_accuracy, progress
     ),
-    "echo": lambda model, probes, _, progress: echo_scores(model, *probes.repeats(), progress),
-    "induction": lambda model, probes, _, progress: induction_scores(model, *probes.repeats(), progress),
+    "echo": lambda model, probes, _, progress: look_back_scores(model, *probes.repeats(), 0, progress),
+    "induction": lambda model, probes, _, progress: look_back_scores(model, *probes.repeats(), 1, progress),
     "sensitivity": lambda model, probes, settings, progress: sensitivity_scores(
         model, *probes.language(), settings.window_tokens, settings.sink_tokens, progress
     ),

@@ -4,7 +4,8 @@ Besides: the file of head scores, with one row per ranking, seed and head; and t
 settings of RA-I, the window k and the threshold alpha.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -159,32 +160,26 @@ def select_heads(
             missing or of another shape.
     """
     _refuse_missing(profile.mean_rr, profile.sliding)
-    scores = _scores(profile, by, seed, measured)
-    return rank_heads(scores, profile.kv_heads, beta, unit, scope, profile.sliding)
-
-
-def _scores(profile: HeadProfile, by: str, seed: int, measured: Tensor | None) -> Tensor:
     if by in SELECTORS:
-        return SELECTORS[by](profile, seed)
-    if by not in MEASURED:
+        scores = SELECTORS[by](profile, seed)
+    elif by not in MEASURED:
         raise ValueError(f"by={by!r} is not a ranking; choose one of {', '.join((*SELECTORS, *MEASURED))}")
-    if measured is None:
+    elif measured is None:
         raise ValueError(
             f"by={by!r} needs scores that `recurformer head-scores` has measured on the model (--scores FILE)"
         )
-    if measured.shape != profile.shape:
+    elif measured.shape != profile.shape:
         raise ValueError(f"by={by!r}: scores of {tuple(measured.shape)} layers and heads, profile of {profile.shape}")
-    return measured
-
-
-SCORE_COLUMNS = ["model", "by", "seed", "layer", "head", "score"]
+    else:
+        scores = measured
+    return rank_heads(scores, profile.kv_heads, beta, unit, scope, profile.sliding)
 
 
 def score_rows(model: str, by: str, seed: int, scores: Tensor) -> pd.DataFrame:
     """Scores (layers, heads) as rows: model, by, seed, layer, head, score (the highest is replaced first)."""
     layer, head = np.indices(tuple(scores.shape)).reshape(2, -1)
     rows = {"model": model, "by": by, "seed": seed, "layer": layer, "head": head, "score": scores.double().flatten()}
-    return pd.DataFrame(rows)[SCORE_COLUMNS]
+    return pd.DataFrame(rows)
 
 
 def profile_rows(profile: HeadProfile, model: str, seed: int, random_seeds: Sequence[int]) -> pd.DataFrame:
@@ -213,9 +208,6 @@ def read_scores(path: str | Path, by: str) -> Tensor:
     if by not in rankings:
         raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(rankings)}")
     return torch.from_numpy(table.to_numpy(dtype=np.float64, copy=True))
-
-
-SETTINGS_COLUMNS = ["model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation", "default"]
 
 
 def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: float, seed: int) -> list[list[int]]:
@@ -259,20 +251,19 @@ def compare_settings(
         model, window, threshold, beta, unit, selected (units chosen), shared (of them chosen by the default too),
         rank_correlation (Spearman's, of all units, with the default's ranking), default (whether it is that setting).
     """
-
-    def rows() -> Iterator[tuple[str, int, float, float, str, int, int, float, bool]]:
-        for unit in units:
-            usual = replacement_ranks(ra_i_scores(default)[default.candidates], default.kv_heads, unit)
-            for profile in profiles:
-                for threshold in thresholds:
-                    is_default = (profile.window, threshold) == (default.window, default.threshold)
-                    scores = ra_i_scores(profile.with_threshold(threshold))[profile.candidates]
-                    ranks = replacement_ranks(scores, profile.kv_heads, unit)
-                    correlation = rank_correlation(ranks, usual)
-                    for beta in betas:
-                        count = replaced_count(len(ranks), beta)
-                        shared = int(((ranks < count) & (usual < count)).sum())
-                        setting = (default.model, profile.window, threshold, beta, unit)
-                        yield *setting, count, shared, correlation, is_default
-
-    return pd.DataFrame(rows(), columns=SETTINGS_COLUMNS)
+    rows = []
+    for unit, profile, threshold in product(units, profiles, thresholds):
+        usual, ranks = (
+            replacement_ranks(ra_i_scores(of)[of.candidates], of.kv_heads, unit)
+            for of in (default, profile.with_threshold(threshold))
+        )
+        common = {
+            "rank_correlation": rank_correlation(ranks, usual),
+            "default": (profile.window, threshold) == (default.window, default.threshold),
+        }
+        for beta in betas:
+            setting = {"model": default.model, "window": profile.window, "threshold": threshold, "beta": beta}
+            count = replaced_count(len(ranks), beta)
+            shared = int(((ranks < count) & (usual < count)).sum())
+            rows.append({**setting, "unit": unit, "selected": count, "shared": shared, **common})
+    return pd.DataFrame(rows)

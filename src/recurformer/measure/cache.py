@@ -26,9 +26,8 @@ COLUMNS = ["layer", "kind", "dtype", "bytes"]
 def cache_tensors(cache: Cache) -> Iterator[tuple[int, str, Tensor]]:
     """Yield (layer, kind, tensor) for all tensors of a transformers cache."""
     for index, layer in enumerate(cache.layers):
-        if hasattr(layer, "held_tensors"):  # a layer that names its tensors itself
+        if hasattr(layer, "held_tensors"):  # a layer that names its tokens' tensors itself
             yield from ((index, kind, tensor) for kind, tensor in layer.held_tensors())
-            continue
         for kind, name in (("key", "keys"), ("value", "values")):
             if (tensor := getattr(layer, name, None)) is not None:
                 yield index, kind, tensor
@@ -64,28 +63,19 @@ def meta_twin(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def count_cache(model: PreTrainedModel, length: int, batch_size: int = 1) -> pd.DataFrame:
-    """Count the cache after a forward pass over `length` tokens, on the meta device.
+def count_cache(model: PreTrainedModel, length: int) -> pd.DataFrame:
+    """Count the cache after a forward pass over `length` tokens of one sequence, on the meta device.
 
     Args:
         model: a causal language model, converted or not, on any device; only its class, config and dtype matter.
         length: tokens in the cache.
-        batch_size: sequences in the cache.
 
     Returns:
         The frame of `cache_bytes`.
-
-    Raises:
-        ValueError: length or batch_size below 1.
     """
-    for name, value in (("length", length), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     twin = meta_twin(model)
     cache = DynamicCache(config=twin.config)
-    twin.base_model(
-        torch.empty(batch_size, length, dtype=torch.long, device="meta"), past_key_values=cache, use_cache=True
-    )
+    twin.base_model(torch.empty(1, length, dtype=torch.long, device="meta"), past_key_values=cache, use_cache=True)
     return cache_bytes(cache)
 
 

@@ -21,11 +21,6 @@ LONG = 128
 """Tokens that are worth a state of their own; fewer are read again."""
 
 
-def longest_text(model: PreTrainedModel) -> int | None:
-    """Return the most tokens that a model can read; None: its configuration does not say."""
-    return getattr(model.config, "max_position_embeddings", None)
-
-
 def continued(model: PreTrainedModel, ids: Tensor, cache: Cache, config: GenerationConfig, **settings: Any) -> Tensor:
     """Let a model write on.
 
@@ -120,7 +115,7 @@ class Conversation:
         return torch.cat([self.ids, new.to(self.ids)], 1)
 
     def _refuse_long(self, tokens: int) -> None:
-        longest = longest_text(self.model)
+        longest = getattr(self.model.config, "max_position_embeddings", None)
         if longest and tokens + self.tokens > longest:
             raise ValueError(
                 f"the conversation has {tokens} tokens; with {self.tokens} of an answer it is longer than the"
@@ -170,7 +165,8 @@ class KeptStates:
         Raises:
             ValueError: there is no room for an answer.
         """
-        longest, tokens = longest_text(self.model) or sys.maxsize, ids.shape[1]
+        longest = getattr(self.config, "max_position_embeddings", None) or sys.maxsize
+        tokens = ids.shape[1]
         if tokens >= longest:
             raise ValueError(f"the prompt has {tokens} tokens; with an answer it must fit into the model's {longest}")
         config.max_new_tokens = min(config.max_new_tokens or longest, longest - tokens)

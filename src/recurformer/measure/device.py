@@ -64,19 +64,12 @@ class PeakMemory(TorchDispatchMode):
     def _meet(self, tensor: Tensor, counts: bool) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._sizes:
-            self._resize(key, storage.nbytes())
-            return
-        size = storage.nbytes() if counts else -1
-        self._sizes[key] = size
-        self.current += max(size, 0)
-        self._finalizers[key] = weakref.finalize(storage, self._forget, key)
-
-    def _resize(self, key: int, size: int) -> None:
-        before = self._sizes[key]
-        if before >= 0 and size != before:
-            self._sizes[key] = size
-            self.current += size - before
+        if key not in self._sizes:
+            self._sizes[key] = 0 if counts else -1
+            self._finalizers[key] = weakref.finalize(storage, self._forget, key)
+        if (before := self._sizes[key]) >= 0:
+            self._sizes[key] = storage.nbytes()  # a known one may have another size by now
+            self.current += self._sizes[key] - before
 
     def _forget(self, key: int) -> None:
         self._finalizers.pop(key, None)

@@ -74,10 +74,14 @@ def write_answers(
     limits: Sequence[int],
     pad_token_id: int,
     batch_size: int,
-    new_cache: NewCache | None = None,
-    progress: Callable[[int], None] = lambda done: None,
+    new_cache: NewCache | None,
+    progress: Callable[[int, int], None] | None,
+    before: int,
+    total: int,
 ) -> tuple[list[list[int]], list[float]]:
     """The model's greedy answers to many prompts. Prompts of similar length share a batch, to save padding.
+
+    `progress` is called with (prompts done, `total`); `before` these, others were done.
 
     Returns:
         As of `generate_greedily`: token ids of each answer, and the bytes held, one value a batch.
@@ -92,5 +96,6 @@ def write_answers(
         bytes_per_token.append(batch_bytes)
         for index, answer in zip(indices, written, strict=True):
             answers[index] = answer
-        progress(start + len(indices))
+        if progress is not None:
+            progress(before + start + len(indices), total)
     return answers, bytes_per_token

@@ -72,12 +72,7 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, Any] | None = No
     Returns:
         mixer ("attention", "mamba"), phase ("prefill", "generation"), quantity ("cache_peak", "cache_size"), length,
         bytes, operations, width (`WIDTH`).
-
-    Raises:
-        ValueError: a length below 1.
     """
-    if not lengths or min(lengths) < 1:
-        raise ValueError(f"lengths must be at least 1 token each, got {list(lengths)}")
     model: Any = _two_mixers(mamba or {})
     results: dict[str, tuple[int, int]] = {}
     cache = DynamicCache(config=model.config)

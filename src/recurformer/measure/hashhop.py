@@ -52,16 +52,14 @@ def hashhop_rows(
     more = MORE_TOKENS if task.form == "text" else 0
     bytes_per_token: list[float] = []
     rows: list[tuple[str, int, int, int, str]] = []
+    total = samples * len(variants)
     for variant in variants:
         dataset = hashhop_dataset(task, tokenizer, seed=seed, variant=variant, stream="test")
         ids, lengths = zip(*(_prompt(dataset[index]) for index in range(samples)), strict=True)
         limits = [length + more for length in lengths]
-
-        def done(count: int, before: int = len(rows)) -> None:
-            if progress is not None:
-                progress(before + count, samples * len(variants))
-
-        answers, batches = write_answers(model, ids, limits, dataset.pad_token_id, batch_size, new_cache, done)
+        answers, batches = write_answers(
+            model, ids, limits, dataset.pad_token_id, batch_size, new_cache, progress, len(rows), total
+        )
         bytes_per_token += batches
         rows += [
             (variant, index, dataset.correct(index, answer), task.hops, " ".join(map(str, dataset.distances(index))))

@@ -38,41 +38,37 @@ from recurformer.heads.select import ra_i_scores
 ALL_HEADS = -1  # the Mamba block mixes the channels of all replaced heads of its layer
 
 
-def unrolled_weights(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, query: int) -> Tensor:
-    """The row t = `query` of M: the weights of the inputs in the scan's output at t, without the skip weight D.
+def unrolled_weights(delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    """The last row of M: the weights of the inputs in the scan's last output, without the skip weight D.
 
     Args:
         delta: step sizes after bias and softplus (B, D, L).
         A: state transition (D, N), negative.
         B: input matrix of every step (B, N, L).
         C: output matrix of every step (B, N, L).
-        query: t.
 
     Returns:
-        (B, D, t + 1).
+        (B, D, L).
     """
-    delta, B = delta[..., : query + 1], B[..., : query + 1]
     elapsed = delta.cumsum(-1)
-    since = elapsed[..., -1:] - elapsed  # delta[s+1] + ... + delta[t], (B, D, t + 1)
-    decay = torch.exp(A[None, :, :, None] * since.unsqueeze(2))  # (B, D, N, t + 1)
-    gates = C[..., query : query + 1] * B  # (B, N, t + 1)
+    since = elapsed[..., -1:] - elapsed  # delta[s+1] + ... + delta[t], (B, D, L)
+    decay = torch.exp(A[None, :, :, None] * since.unsqueeze(2))  # (B, D, N, L)
+    gates = C[..., -1:] * B  # (B, N, L)
     return (decay * gates.unsqueeze(1)).sum(2) * delta
 
 
-def token_weights(
-    delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, sigmoid: Tensor, taps: Tensor, query: int
-) -> Tensor:
-    """The row t = `query` of T: the weights of the tokens' rows of in_proj in the scan's output at t, with the skip.
+def token_weights(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, sigmoid: Tensor, taps: Tensor) -> Tensor:
+    """The last row of T: the weights of the tokens' rows of in_proj in the scan's last output, with the skip.
 
     `D` (D,) are the skip weights, `sigmoid` (B, D, L) is g, that in SiLU, at every step, `taps` (D, K) are w, of the
     convolution, the last one the token's own. All else is as of `unrolled_weights`.
     """
-    steps = unrolled_weights(delta, A, B, C, query)
+    steps = unrolled_weights(delta, A, B, C)
     steps[..., -1] += D
-    steps = steps * sigmoid[..., : query + 1]
-    weights = torch.zeros_like(steps)
-    for lag, tap in enumerate(taps.flip(-1).unbind(-1)[: query + 1]):
-        weights[..., : query + 1 - lag] += steps[..., lag:] * tap[:, None]
+    steps = steps * sigmoid
+    weights, length = torch.zeros_like(steps), steps.shape[-1]
+    for lag, tap in enumerate(taps.flip(-1).unbind(-1)[:length]):
+        weights[..., : length - lag] += steps[..., lag:] * tap[:, None]
     return weights
 
 
@@ -144,52 +140,43 @@ def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
     return {name: torch.stack(of_layers).mean(0) for name, of_layers in norms.items()}
 
 
-def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query: int) -> Tensor:
-    """Fraction of each token in the scan of one layer's Mamba block at position `query`, (query + 1,), summing to 1.
+def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int) -> Tensor:
+    """Fraction of each token in the scan of one layer's Mamba block at the last position, (L,), summing to 1.
 
-    |T[query, j, d]| is averaged over the channels d and the samples, then normalised over j.
+    |T[L - 1, j, d]| is averaged over the channels d and the samples, then normalised over j.
 
     Raises:
-        ValueError: the layer has no Mamba block, or `query` is outside the input.
+        ValueError: the layer has no Mamba block.
     """
-    _check_query(input_ids, query)
+    check_batch(input_ids)
     arguments = block_arguments(model, input_ids, layer)
     parameters = {name: arguments[name] for name in ("A", "D", "taps")}
     # sample by sample: the decays of all at once, at each of a channel's states, would fill a GPU
     samples = zip(*(arguments[name].split(1) for name in ("delta", "B", "C", "sigmoid")), strict=True)
     rows = [
-        token_weights(delta=delta, B=B, C=C, sigmoid=sigmoid, query=query, **parameters).abs()
-        for delta, B, C, sigmoid in samples
+        token_weights(delta=delta, B=B, C=C, sigmoid=sigmoid, **parameters).abs() for delta, B, C, sigmoid in samples
     ]
     weights = torch.cat(rows).mean((0, 1))
     return (weights / weights.sum()).cpu()
 
 
-def attention_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, head: int, query: int) -> Tensor:
-    """Attention weights of one head at position `query`, averaged over the samples, (query + 1,), summing to 1.
+def attention_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, head: int) -> Tensor:
+    """Attention weights of one head at the last position, averaged over the samples, (L,), summing to 1.
 
     Raises:
-        ValueError: the head does not attend, or `query` is outside the input.
+        ValueError: the head does not attend.
     """
-    _check_query(input_ids, query)
     rows: list[Tensor] = []
 
     def keep_row(block: AttentionBlock) -> None:
         heads = block.inputs.heads.tolist()
-        if block.inputs.layer == layer and block.start <= query < block.stop and head in heads:
-            place = heads.index(head)
-            rows.append(block.weights[:, place, query - block.start, : query + 1].double().cpu())
+        if block.inputs.layer == layer and block.stop == input_ids.shape[1] and head in heads:
+            rows.append(block.weights[:, heads.index(head), -1].double().cpu())
 
     watch_attention(model, input_ids, keep_row)
     if not rows:
         raise ValueError(f"layer {layer} head {head} does not attend in {type(model).__name__}")
     return torch.cat(rows).mean(0)
-
-
-def _check_query(input_ids: Tensor, query: int) -> None:
-    check_batch(input_ids)
-    if not 0 <= query < input_ids.shape[1]:
-        raise ValueError(f"query={query} is outside the {input_ids.shape[1]} tokens of a sample")
 
 
 def replaced_example(profile: HeadProfile, recurrent_heads: list[list[int]]) -> tuple[int, int]:
@@ -211,35 +198,33 @@ def measure_influence(
     input_ids: Tensor,
     profile: HeadProfile,
     name: str,
-    query: int | None = None,
 ) -> pd.DataFrame:
     """Compare a recency-aware head with the Mamba block that replaced it: the rows of influence.parquet (Figure 1).
 
     Args:
         original: the model before conversion; the attention row is its.
         converted: the converted and trained model.
-        input_ids: (samples, tokens) without padding; weights are averaged over the samples.
+        input_ids: (samples, tokens) without padding, the last of which is the query; weights are averaged over the
+            samples.
         profile: recency ratios of `original`; the example is `replaced_example`.
         name: written to the column `model`.
-        query: position of the query token; the last one when absent.
 
     Returns:
         model, mixer ("attention", "mamba"), layer, head (-1 for the Mamba block, which serves all replaced heads of the
         layer), query, key, weight (summing to 1 for each mixer), norm (of the key's value: see `gate_norms`), samples.
 
     Raises:
-        ValueError: no head is replaced, or `query` is outside the input.
+        ValueError: no head is replaced.
     """
     layer, head = replaced_example(profile, getattr(converted.config, "recurrent_heads", None) or [])
-    position = input_ids.shape[-1] - 1 if query is None else query
     weights = {
-        ("attention", head): attention_influence(original, input_ids, layer, head, position),
-        ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer, position),
+        ("attention", head): attention_influence(original, input_ids, layer, head),
+        ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer),
     }
     norms = gate_norms(converted, input_ids)
     frames = []
     for (mixer, index), row in weights.items():
-        place = {"model": name, "mixer": mixer, "layer": layer, "head": index, "query": position}
-        norm = norms[mixer][: position + 1].numpy()
-        frames.append(pd.DataFrame(place | {"key": range(position + 1), "weight": row.numpy(), "norm": norm}))
+        place = {"model": name, "mixer": mixer, "layer": layer, "head": index, "query": len(row) - 1}
+        values = {"key": range(len(row)), "weight": row.numpy(), "norm": norms[mixer].numpy()}
+        frames.append(pd.DataFrame(place | values))
     return pd.concat(frames, ignore_index=True).assign(samples=len(input_ids))

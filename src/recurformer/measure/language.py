@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain, pairwise
 
 import pandas as pd
@@ -166,7 +167,7 @@ def continuation_rows(
     model: PreTrainedModel,
     original: PreTrainedConfig,
     input_ids: Tensor,
-    expected: "Expected",
+    expected: Callable[[int, int], Tensor],
     *,
     prompt: int,
     recalled: Tensor | None = None,
@@ -184,7 +185,7 @@ def continuation_rows(
         model: a causal language model, in evaluation mode.
         original: of the model before anything was changed.
         input_ids: (windows, prompt and text), with the tokens that begin a text, if any.
-        expected: predictions of the model before anything was changed, of the same windows.
+        expected: of `expected_by`, for the same windows.
         prompt: tokens of a window that are read; all others are predicted once.
         recalled: (windows, prompt and text), truth values: tokens that count besides by themselves; None: none.
         batch_size: windows read together; changes speed and memory, not the result.
@@ -212,7 +213,7 @@ def continuation_rows(
         bytes_per_token.append(batch_bytes)
         targets = input_ids[batch, prompt:].to(logits.device)
         losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").double()
-        distances = divergence(logits, expected(batch)).double()  # (B, text)
+        distances = divergence(logits, expected(batch.start, batch.stop)).double()  # (B, text)
         of_windows = zip(losses.cpu(), distances.cpu(), marks[batch, prompt:], strict=True)
         for window, of_tokens in enumerate(of_windows, start=start):
             bins = zip(*(values.split(BIN) for values in of_tokens), strict=True)
@@ -232,13 +233,7 @@ def continuation_rows(
 def text_logits(
     model: PreTrainedModel, input_ids: Tensor, prompt: int, new_cache: NewCache | None = None
 ) -> tuple[Tensor, float]:
-    """Read prompts, then the text after them.
-
-    Args:
-        model: as of `continuation_rows`.
-        input_ids: (B, prompt and text).
-        prompt: as of `continuation_rows`.
-        new_cache: as of `continuation_rows`.
+    """Read prompts, then the text after them; the arguments are those of `continuation_rows`, of one batch.
 
     Returns:
         Logits that predict each token of the text, (B, text, V) float32, and the bytes held after the prompt
@@ -255,25 +250,14 @@ def text_logits(
     return torch.cat(parts, 1).float(), bytes_per_token
 
 
-class Expected:
-    """What the model predicts before anything is changed, of the text after each prompt.
-
-    Args:
-        model: in evaluation mode.
-        input_ids: (windows, prompt and text).
-        prompt: tokens of a window that are read.
+def expected_by(model: PreTrainedModel, input_ids: Tensor, prompt: int) -> Callable[[int, int], Tensor]:
+    """Return f(start, stop of some windows) -> logits (B, text, V): what the model, in evaluation mode, predicts before
+    anything is changed. They are computed once where those of all windows fit into memory. For the arguments see
+    `continuation_rows`.
     """
 
-    def __init__(self, model: PreTrainedModel, input_ids: Tensor, prompt: int) -> None:
-        self.model, self.input_ids, self.prompt = model, input_ids, prompt
-        numbers = input_ids[:, prompt:].numel() * model.config.vocab_size
-        self.kept: dict[int, Tensor] | None = {} if numbers <= LOGITS else None
+    def expected(start: int, stop: int) -> Tensor:
+        return text_logits(model, input_ids[start:stop], prompt)[0]
 
-    def __call__(self, batch: slice) -> Tensor:
-        """Return logits of some windows, (B, text, V); computed once where those of all windows fit into memory."""
-        if self.kept is not None and batch.start in self.kept:
-            return self.kept[batch.start]
-        logits, _ = text_logits(self.model, self.input_ids[batch], self.prompt)
-        if self.kept is not None:
-            self.kept[batch.start] = logits
-        return logits
+    numbers = input_ids[:, prompt:].numel() * model.config.vocab_size
+    return cache(expected) if numbers <= LOGITS else expected

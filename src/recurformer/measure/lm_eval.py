@@ -28,6 +28,7 @@ from recurformer.data.hashhop import HashHopSample, score_hashes, text_sample
 from recurformer.data.passkey import PasskeySample, PasskeyTask, starts_with_key
 from recurformer.data.sizes import HashHopTextSizes
 from recurformer.measure.generate import MORE_TOKENS
+from recurformer.study import Tasks
 
 TASK_FILES = Path(__file__).with_name("tasks")
 GENERATED_SAMPLES = 100
@@ -53,38 +54,28 @@ class LocalTask:
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """Settings of the local tasks.
+    """What the tasks are asked with.
 
     Attributes:
         tokenizer: of the model.
-        samples: of each task; None: 100 generated ones, all articles.
-        limits: samples of some of them, by name, instead.
+        tasks: which, and their numbers and lengths; without a number 100 generated samples, all articles.
         seed: of the generated samples.
         hashhop: sizes and layout of HashHop.
-        passkey_tokens: longest passkey prompt.
         articles: column text, for `wikipedia`.
-        window_tokens: tokens that `wikipedia` shows the model at once.
-        ruler_length: tokens of the prompts of lm-eval's RULER tasks.
-        num_fewshot: solved examples in the prompts of some of lm-eval's tasks, by name, instead of a task's own.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    samples: int | None = None
-    limits: Mapping[str, int] = field(default_factory=dict)
+    tasks: Tasks
     seed: int = 0
     hashhop: HashHopTextSizes = field(default_factory=HashHopTextSizes)
-    passkey_tokens: int = 1024
     articles: pd.DataFrame | None = None
-    window_tokens: int = 1024
-    ruler_length: int = 4096
-    num_fewshot: Mapping[str, int] = field(default_factory=dict)
 
 
 def _generated(
     settings: LocalSettings, draw: Callable[[np.random.Generator], HashHopSample | PasskeySample]
 ) -> LocalTask:
     """Samples with generated answers. An answer has `MORE_TOKENS` tokens more than the longest right answer."""
-    count = GENERATED_SAMPLES if settings.samples is None else settings.samples
+    count = GENERATED_SAMPLES if settings.tasks.samples is None else settings.tasks.samples
     samples = [draw(item_generator(settings.seed, index, "test")) for index in range(count)]
     lengths = [len(settings.tokenizer(sample.answer, add_special_tokens=False).input_ids) for sample in samples]
     limits = {"until": ["\n"], "do_sample": False, "max_gen_toks": max(lengths) + MORE_TOKENS}
@@ -96,13 +87,13 @@ def _generated(
 def _wikipedia(settings: LocalSettings) -> LocalTask:
     if settings.articles is None or settings.articles.empty:
         raise ValueError("wikipedia: the task needs articles, and there are none")
-    texts = settings.articles.text.iloc[: settings.samples]
-    return LocalTask([{"text": text} for text in texts], harness={"max_length": settings.window_tokens})
+    texts = settings.articles.text.iloc[: settings.tasks.samples]
+    return LocalTask([{"text": text} for text in texts], harness={"max_length": settings.tasks.tokens})
 
 
 LOCAL_TASKS: dict[str, Callable[[LocalSettings], LocalTask]] = {
     "hashhop": lambda settings: _generated(settings, functools.partial(text_sample, settings.hashhop)),
-    "passkey": lambda settings: _generated(settings, PasskeyTask(settings.tokenizer, settings.passkey_tokens).sample),
+    "passkey": lambda settings: _generated(settings, PasskeyTask(settings.tokenizer, settings.tasks.tokens).sample),
     "wikipedia": _wikipedia,
 }
 
@@ -119,22 +110,14 @@ def score_passkey_answer(doc: Mapping[str, Any], results: Sequence[str]) -> dict
     return {"accuracy": float(starts_with_key(results[0], *doc["keys"]))}
 
 
-def lm_eval_rows(
-    model: PreTrainedModel,
-    names: Sequence[str],
-    settings: LocalSettings,
-    *,
-    folder: str | Path,
-    batch_size: int = 1,
-) -> pd.DataFrame:
+def lm_eval_rows(model: PreTrainedModel, settings: LocalSettings, folder: str | Path) -> pd.DataFrame:
     """Run tasks one after another, saying so on stderr.
 
     Args:
         model: a causal language model, converted or not, where it is.
-        names: of `LOCAL_TASKS`, or any task or group of lm-eval itself (most have data on the hub).
-        settings: of the local tasks; `samples` and `limits` bound the others too.
+        settings: names of `LOCAL_TASKS`, or of any task or group of lm-eval itself (most have data on the hub), and
+            what they are asked with.
         folder: for the local data.
-        batch_size: requests in one forward pass; changes speed and memory, not the result.
 
     Returns:
         One row a metric: task, metric, value, stderr (NaN where lm-eval gives none), samples.
@@ -144,20 +127,22 @@ def lm_eval_rows(
             no articles for `wikipedia`.
     """
     rows: list[tuple[str, str, float, float, int]] = []
-    for number, name in enumerate(names):
+    tasks = settings.tasks
+    for number, name in enumerate(tasks.names):
         started = time.perf_counter()
-        limited = replace(settings, samples=settings.limits.get(name, settings.samples))
+        samples = dict(tasks.limits).get(name, tasks.samples)
+        limited = replace(settings, tasks=tasks.model_copy(update={"samples": samples}))
         if name in LOCAL_TASKS:
-            rows += _run_local(model, name, limited, Path(folder), batch_size)
+            rows += _run_local(model, name, limited, Path(folder))
         else:
-            rows += _run_hub(model, name, limited, batch_size)
+            rows += _run_hub(model, name, limited)
         seconds = time.perf_counter() - started
-        print(f"task {number + 1}/{len(names)} {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+        print(f"task {number + 1}/{len(tasks.names)} {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
     return pd.DataFrame(rows, columns=["task", "metric", "value", "stderr", "samples"])
 
 
 def _run_local(
-    model: PreTrainedModel, name: str, settings: LocalSettings, folder: Path, batch_size: int
+    model: PreTrainedModel, name: str, settings: LocalSettings, folder: Path
 ) -> list[tuple[str, str, float, float, int]]:
     task = LOCAL_TASKS[name](settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,23 +152,19 @@ def _run_local(
     config.write_text(
         yaml.safe_dump({"include": str(TASK_FILES / f"{name}.yaml"), "dataset_kwargs": data, **task.overrides})
     )
-    return _run(model, settings.tokenizer, str(config), _local_manager(), batch_size=batch_size, **task.harness)
+    return _run(model, settings, str(config), _local_manager(), **task.harness)
 
 
-def _run_hub(
-    model: PreTrainedModel, name: str, settings: LocalSettings, batch_size: int
-) -> list[tuple[str, str, float, float, int]]:
+def _run_hub(model: PreTrainedModel, name: str, settings: LocalSettings) -> list[tuple[str, str, float, float, int]]:
     with _quiet():
-        manager = _hub_manager(name, settings.tokenizer.name_or_path, settings.ruler_length)
+        manager = _hub_manager(name, settings.tokenizer.name_or_path, settings.tasks.ruler_length)
     if name not in manager.all_tasks:
         raise ValueError(f"task {name!r} is unknown; there are {', '.join(LOCAL_TASKS)} and lm-eval's own")
-    shots = settings.num_fewshot.get(name)
+    shots = dict(settings.tasks.num_fewshot).get(name)
     try:
         if shots is not None:
             _check_examples(name, shots, manager)
-        return _run(
-            model, settings.tokenizer, name, manager, batch_size=batch_size, limit=settings.samples, num_fewshot=shots
-        )
+        return _run(model, settings, name, manager, limit=settings.tasks.samples, num_fewshot=shots)
     except ImportError as error:
         raise ValueError(f"task {name!r}: it needs a package ({error}); install recurformer[longbench]") from None
     except OSError as error:  # requests and the hub's client raise its subclasses when they reach nothing
@@ -225,11 +206,10 @@ def _check_examples(name: str, shots: int, manager: Any) -> None:
 
 def _run(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    settings: LocalSettings,
     task: str,
     manager: Any,
     *,
-    batch_size: int,
     limit: int | None = None,
     num_fewshot: int | None = None,
     **harness: Any,
@@ -238,8 +218,9 @@ def _run(
     with _quiet(), _tasks_own_limits(model):
         from lm_eval import simple_evaluate
 
+        size = settings.tasks.batch_size
         evaluation = simple_evaluate(
-            _one_beginning()(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
+            _one_beginning()(pretrained=model, tokenizer=settings.tokenizer, batch_size=size, **harness),
             tasks=[task],
             limit=limit,
             num_fewshot=num_fewshot,

@@ -42,27 +42,11 @@ def representative_heads(profile: HeadProfile) -> dict[str, tuple[int, int]]:
     return {level: divmod(head, profile.shape[1]) for level, head in zip(LEVELS, (high, mid, low), strict=True)}
 
 
-class _MapSums:
-    """Attention weights of a few heads, summed over samples in float64."""
-
-    def __init__(self, heads: dict[str, tuple[int, int]], tokens: int):
-        self.heads = heads
-        self.maps = {level: torch.zeros(tokens, tokens, dtype=torch.float64) for level in heads}
-
-    def __call__(self, block: AttentionBlock) -> None:
-        for level, (layer, head) in self.heads.items():
-            if layer == block.inputs.layer:
-                column = (block.inputs.heads == head).nonzero().flatten()
-                total = block.weights[:, column].sum((0, 1), dtype=torch.float64).cpu()
-                self.maps[level][block.start : block.stop, : block.stop] += total
-
-
 def attention_maps(
     model: PreTrainedModel,
     input_ids: Tensor,
     profile: HeadProfile,
     name: str,
-    batch_size: int | None = None,
     progress: Progress = None,
 ) -> pd.DataFrame:
     """Average the attention maps of three heads over all samples: the rows of attention_map.parquet.
@@ -72,7 +56,6 @@ def attention_maps(
         input_ids: (samples, tokens) without padding; 256 tokens in the paper.
         profile: chooses the heads, see `representative_heads`.
         name: written to the column `model`.
-        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Returns:
@@ -87,13 +70,22 @@ def attention_maps(
     if profile.shape != shape:
         raise ValueError(f"profile is of {profile.shape} layers and heads, model {name} has {shape}")
     samples, tokens = input_ids.shape
-    sums = _MapSums(representative_heads(profile), tokens)
-    watch_attention(model, input_ids, sums, batch_size, progress)
+    heads = representative_heads(profile)
+    maps = {level: torch.zeros(tokens, tokens, dtype=torch.float64) for level in heads}
+
+    def add(block: AttentionBlock) -> None:
+        for level, (layer, head) in heads.items():
+            if layer == block.inputs.layer:
+                column = (block.inputs.heads == head).nonzero().flatten()
+                total = block.weights[:, column].sum((0, 1), dtype=torch.float64).cpu()
+                maps[level][block.start : block.stop, : block.stop] += total
+
+    watch_attention(model, input_ids, add, progress)
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
     frames = []
-    for level, (layer, head) in sums.heads.items():
+    for level, (layer, head) in heads.items():
         place = {"model": name, "level": level, "layer": layer, "head": head, "ra_i": int(profile.ra_i[layer, head])}
-        weight = sums.maps[level].numpy()[query, key] / samples
+        weight = maps[level].numpy()[query, key] / samples
         frames.append(pd.DataFrame(place | {"query": query, "key": key, "weight": weight, "samples": samples}))
     return pd.concat(frames, ignore_index=True)
 
@@ -102,39 +94,10 @@ NORMS = {"l1": 1, "l2": 2}
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
-def _unpadded(input_ids: Tensor, minimum: int) -> None:
+def _check_windows(input_ids: Tensor) -> None:
     check_batch(input_ids)
-    if input_ids.shape[1] < minimum:
-        raise ValueError(f"input_ids has {input_ids.shape[1]} token(s) in a sample, at least {minimum} are needed")
-
-
-class _SinkSums:
-    """Attention matrices, contributions, value vectors and their norms of all heads, summed over the samples."""
-
-    def __init__(self, layers: int, heads: int, tokens: int, head_dim: int):
-        self.attention = torch.zeros(layers, heads, tokens, tokens, dtype=torch.float64)
-        self.value_norms = {norm: torch.zeros(layers, heads, tokens, dtype=torch.float64) for norm in NORMS}
-        self.squares = torch.zeros(layers, heads, tokens, dtype=torch.float64)
-        self.values = torch.zeros(layers, heads, tokens, head_dim, dtype=torch.float64)
-        self.contribution = torch.zeros_like(self.attention)
-
-    def __call__(self, block: AttentionBlock) -> None:
-        rows, keys = slice(block.start, block.stop), slice(0, block.stop)
-        layer, heads = block.inputs.layer, block.inputs.heads
-        norms = {norm: block.value_norms(order) for norm, order in NORMS.items()}
-        weights = block.weights.double()
-        self.attention[layer, heads, rows, keys] += weights.sum(0).cpu()
-        self.contribution[layer, heads, rows, keys] += (weights * norms["l2"].unsqueeze(2)).sum(0).cpu()
-        for norm, sums in self.value_norms.items():
-            sums[layer, heads, rows] += norms[norm][:, :, rows].sum(0).cpu()
-        values = block.inputs.value[:, :, rows].sum(0, dtype=torch.float64)
-        self.values[layer, heads, rows] += values.repeat_interleave(len(heads) // len(values), 0).cpu()
-        self.squares[layer, heads, rows] += norms["l2"][:, :, rows].square().sum(0).cpu()
-
-    def value_spread(self, layer: int, head: int, samples: int) -> Tensor:
-        """Fraction of the squared value vectors that is not common to all samples, of each token, (L,)."""
-        common = (self.values[layer, head] / samples).square().sum(-1)
-        return 1 - common / (self.squares[layer, head] / samples)
+    if input_ids.shape[1] < 2:
+        raise ValueError(f"input_ids has {input_ids.shape[1]} token(s) in a sample, at least 2 are needed")
 
 
 def sink_statistics(
@@ -143,7 +106,6 @@ def sink_statistics(
     name: str,
     layer: int | None = None,
     head: int | None = None,
-    batch_size: int | None = None,
     progress: Progress = None,
 ) -> pd.DataFrame:
     """Average a sink head's value norms, attention and contributions over samples: the rows of sink.parquet (Figure 2).
@@ -159,7 +121,6 @@ def sink_statistics(
         name: written to the column `model`.
         layer: index of the layer to show, from 0, together with `head`.
         head: index of the query head to show, from 0.
-        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Returns:
@@ -172,7 +133,7 @@ def sink_statistics(
         ValueError: fewer than 2 tokens, only one of `layer` and `head`, a head that the model does not have, or a model
             that cannot be watched.
     """
-    _unpadded(input_ids, minimum=2)
+    _check_windows(input_ids)
     if (layer is None) != (head is None):
         raise ValueError(f"layer={layer} and head={head}: give both or neither")
     samples, tokens = input_ids.shape
@@ -180,21 +141,40 @@ def sink_statistics(
     if layer is not None and head is not None and not (0 <= layer < layers and 0 <= head < heads):
         raise ValueError(f"layer={layer}, head={head}: {name} has layers 0 to {layers - 1}, heads 0 to {heads - 1}")
     head_dim = getattr(model.config, "head_dim", None) or model.config.hidden_size // heads
-    sums = _SinkSums(layers, heads, tokens, head_dim)
-    watch_attention(model, input_ids, sums, batch_size, progress)
+    attention = torch.zeros(layers, heads, tokens, tokens, dtype=torch.float64)  # sums over the samples, all of these
+    contribution = torch.zeros_like(attention)
+    value_norms = {norm: torch.zeros(layers, heads, tokens, dtype=torch.float64) for norm in NORMS}
+    square_norms = torch.zeros(layers, heads, tokens, dtype=torch.float64)
+    vectors = torch.zeros(layers, heads, tokens, head_dim, dtype=torch.float64)
+
+    def add(block: AttentionBlock) -> None:
+        rows, keys = slice(block.start, block.stop), slice(0, block.stop)
+        place = block.inputs.layer, block.inputs.heads, rows
+        norms = {norm: block.value_norms(order) for norm, order in NORMS.items()}
+        weights = block.weights.double()
+        attention[*place, keys] += weights.sum(0).cpu()
+        contribution[*place, keys] += (weights * norms["l2"].unsqueeze(2)).sum(0).cpu()
+        for norm, sums in value_norms.items():
+            sums[place] += norms[norm][:, :, rows].sum(0).cpu()
+        values = block.inputs.value[:, :, rows].sum(0, dtype=torch.float64)
+        vectors[place] += values.repeat_interleave(len(block.inputs.heads) // len(values), 0).cpu()
+        square_norms[place] += norms["l2"][:, :, rows].square().sum(0).cpu()
+
+    watch_attention(model, input_ids, add, progress)
     if layer is None or head is None:
-        on_first = sums.attention[:, :, 1:, 0].mean(-1)  # (layers, heads)
+        on_first = attention[:, :, 1:, 0].mean(-1)  # (layers, heads)
         layer, head = divmod(int(on_first.argmax()), on_first.shape[1])
+    common = (vectors[layer, head] / samples).square().sum(-1)  # to all samples, (L,)
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
     parts = [
         (quantity, np.full(tokens, -1), np.arange(tokens), values.numpy())
         for quantity, values in (
-            ("value_norm", sums.value_norms["l2"][layer, head] / samples),
-            ("value_norm_l1", sums.value_norms["l1"][layer, head] / samples),
-            ("value_spread", sums.value_spread(layer, head, samples)),
+            ("value_norm", value_norms["l2"][layer, head] / samples),
+            ("value_norm_l1", value_norms["l1"][layer, head] / samples),
+            ("value_spread", 1 - common / (square_norms[layer, head] / samples)),
         )
     ]
-    for quantity, matrix in (("attention", sums.attention), ("contribution", sums.contribution)):
+    for quantity, matrix in (("attention", attention), ("contribution", contribution)):
         parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key] / samples))
     frames = []
     for quantity, queries, keys, values in parts:
@@ -216,31 +196,7 @@ class Contributions:
     other: dict[str, Tensor]
 
 
-class _ContributionSums:
-    """The means over the queries t >= 1, added up block by block; NaN stays where no head attends."""
-
-    def __init__(self, samples: int, layers: int, heads: int, tokens: int):
-        nan = torch.full((samples, layers, heads), float("nan"), dtype=torch.float64)
-        self.result = Contributions({p: nan.clone() for p in NORMS}, {p: nan.clone() for p in NORMS})
-        self.queries = tokens - 1
-
-    def __call__(self, block: AttentionBlock) -> None:
-        place = block.inputs.place
-        skipped = int(block.start == 0)  # query 0 sees the first token alone: there is no other to pair it with
-        weights = block.weights[:, :, skipped:].double()  # (B, H, queries, keys)
-        others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # number that each query sees
-        for norm, order in NORMS.items():
-            norms = block.value_norms(order)
-            first = weights[..., 0] * norms[..., :1]  # (B, H, queries)
-            other = (weights[..., 1:] @ norms[..., 1:, None]).squeeze(-1) / others
-            for means, sums in ((self.result.first[norm], first), (self.result.other[norm], other)):
-                before = means[place] if block.start else 0.0
-                means[place] = before + sums.sum(-1).cpu() / self.queries
-
-
-def token_contributions(
-    model: PreTrainedModel, input_ids: Tensor, batch_size: int | None = None, progress: Progress = None
-) -> Contributions:
+def token_contributions(model: PreTrainedModel, input_ids: Tensor, progress: Progress = None) -> Contributions:
     """Measure the contributions of the first and the other tokens, per text window and head.
 
     Section 4.4: 512 windows of 256 tokens.
@@ -256,17 +212,32 @@ def token_contributions(
     Args:
         model: causal language model, see `watch_attention`.
         input_ids: (samples, tokens) without padding.
-        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Raises:
         ValueError: fewer than 2 tokens, or a model that cannot be watched.
     """
-    _unpadded(input_ids, minimum=2)
+    _check_windows(input_ids)
     samples, tokens = input_ids.shape
-    sums = _ContributionSums(samples, model.config.num_hidden_layers, model.config.num_attention_heads, tokens)
-    watch_attention(model, input_ids, sums, batch_size, progress)
-    return sums.result
+    size = samples, model.config.num_hidden_layers, model.config.num_attention_heads
+    nan = torch.full(size, float("nan"), dtype=torch.float64)  # stays where no head attends
+    found = Contributions({p: nan.clone() for p in NORMS}, {p: nan.clone() for p in NORMS})
+
+    def add(block: AttentionBlock) -> None:
+        place = block.inputs.place
+        skipped = int(block.start == 0)  # query 0 sees the first token alone: there is no other to pair it with
+        weights = block.weights[:, :, skipped:].double()  # (B, H, queries, keys)
+        others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # number that each query sees
+        for norm, order in NORMS.items():
+            norms = block.value_norms(order)
+            first = weights[..., 0] * norms[..., :1]  # (B, H, queries)
+            other = (weights[..., 1:] @ norms[..., 1:, None]).squeeze(-1) / others
+            for means, sums in ((found.first[norm], first), (found.other[norm], other)):
+                before = means[place] if block.start else 0.0
+                means[place] = before + sums.sum(-1).cpu() / (tokens - 1)
+
+    watch_attention(model, input_ids, add, progress)
+    return found
 
 
 def contribution_table(contributions: Contributions, name: str) -> pd.DataFrame:

@@ -99,14 +99,7 @@ def longest_input(
     Returns:
         l_m (0 when not even one token fits), and at this length weight_bytes, cache_bytes, activation_bytes (bytes);
         limit: tokens whose cache alone fills the memory beside the weights, which no prefill can exceed.
-
-    Raises:
-        ValueError: an unknown protocol, or chunk below 1.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol={protocol!r} is unknown; choose one of {', '.join(PROTOCOLS)}")
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1 token, got {chunk}")
     twin = meta_twin(model)
     reader = attending_by(twin, IMPLEMENTATION)
     (peak_a, cache_a), (peak_b, cache_b) = (PROTOCOLS[protocol](reader, length, chunk) for length in PROBES)
@@ -129,15 +122,10 @@ def longest_input(
 def converted_twin(
     model: PreTrainedModel, beta: float, seed: int = 0, mamba: dict[str, Any] | None = None
 ) -> PreTrainedModel:
-    """The model with a fraction beta of its heads replaced, on the meta device.
+    """The model with a fraction beta of its heads replaced, on the meta device; of `model` only shape and dtype matter.
 
     Whole query groups are replaced, in a random order: the remaining size depends on the number in each layer only.
-
-    Args:
-        model: the unconverted model; only its shape and dtype matter.
-        beta: fraction of heads to replace.
-        seed: of the random order.
-        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+    `mamba` has d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
 
     Raises:
         ValueError: beta outside [0, 1].
@@ -170,8 +158,8 @@ def measure_memory(
     model: PreTrainedModel,
     name: str,
     betas: Sequence[float],
-    memory_gib: float = 80.0,
-    chunk: int = 1024,
+    memory_gib: float,
+    chunk: int,
     seed: int = 0,
     mamba: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,

@@ -26,7 +26,6 @@ def needle_rows(
     grid: Mapping[int, Mapping[str, int]],
     depths: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
     seed: int = 0,
-    batch_size: int | None = None,
     new_cache: NewCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
@@ -44,7 +43,6 @@ def needle_rows(
             each depth.
         depths: fractions of the hay before the needles of the question; their mean if there are several.
         seed: of the samples.
-        batch_size: prompts of one length read together; None: see `samples_per_batch`.
         new_cache: makes the cache of each batch; None: the model makes its own.
         progress: called with (prompts done, prompts).
 
@@ -73,13 +71,10 @@ def needle_rows(
         prompts = [torch.tensor(tokenizer(problem.prompt, verbose=False).input_ids) for problem in problems]
         answers = [tokenizer(problem.answer, add_special_tokens=False).input_ids for problem in problems]
         limits = [len(answer) + MORE_TOKENS for answer in answers]
-        size = batch_size or samples_per_batch(model.device.type, length)
-
-        def done(count: int, before: int = len(rows)) -> None:
-            if progress is not None:
-                progress(before + count, total)
-
-        written, bytes_per_token = write_answers(model, prompts, limits, pad_token(tokenizer), size, new_cache, done)
+        size = samples_per_batch(model.device.type, length)
+        written, bytes_per_token = write_answers(
+            model, prompts, limits, pad_token(tokenizer), size, new_cache, progress, len(rows), total
+        )
         texts_written = tokenizer.batch_decode(written, skip_special_tokens=True)
         ratio = held_ratio(bytes_per_token, original, model.dtype)
         rows += [
@@ -89,6 +84,7 @@ def needle_rows(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+@torch.no_grad()
 def turns_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -132,7 +128,8 @@ def turns_rows(
     for place, (task, number) in enumerate(product(tasks, range(documents))):
         document = task.sample(item_generator(seed, number, "test"))
         text = tokenizer(document.prompt, return_tensors="pt", verbose=False).input_ids
-        cache = _read(model, text, new_cache)
+        cache: Cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
+        model(text.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         bytes_per_token.setdefault(task.tokens, []).append(held_bytes(cache, text.numel(), model.dtype))
         asked: list[tuple[Turn, bool, NewCache]] = [(turn, False, partial(deepcopy, cache)) for turn in document.turns]
         if new_cache is not None:
@@ -150,11 +147,3 @@ def turns_rows(
     ratios = {length: held_ratio(held, original, model.dtype) for length, held in bytes_per_token.items()}
     frame = pd.DataFrame(rows, columns=["length", "document", "depth", "known", "correct", "queries"])
     return frame.assign(ratio=frame["length"].map(ratios))
-
-
-@torch.no_grad()
-def _read(model: PreTrainedModel, input_ids: torch.Tensor, new_cache: NewCache | None) -> Cache:
-    """A cache that has read tokens (1, L)."""
-    cache: Cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
-    model(input_ids.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return cache

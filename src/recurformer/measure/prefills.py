@@ -156,13 +156,14 @@ def measure_longest(
     beta: float,
     protocol: str,
     device: torch.device,
-    memory_gib: float = 80.0,
-    chunk: int = 1024,
-    tolerance: float = 0.01,
-    maximum: int = 2**21,
-    prefill_minutes: float | None = None,
-    seed: int = 0,
-    mamba: dict[str, Any] | None = None,
+    *,
+    memory_gib: float,
+    chunk: int,
+    tolerance: float,
+    maximum: int,
+    prefill_minutes: float | None,
+    seed: int,
+    mamba: dict[str, Any],
 ) -> pd.DataFrame:
     """Measure the longest input of one shape at one beta: a row of memory.csv.
 
@@ -178,7 +179,7 @@ def measure_longest(
         maximum: tokens beyond which nothing is tried.
         prefill_minutes: prompts that take longer to read in one pass are not tried; None: all are.
         seed: of weights and of the order of heads.
-        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+        mamba: d_state, d_conv, expand, dt_rank for `convert`.
 
     Returns:
         The columns of `measure_memory` with source "measured", activation_bytes NaN on a processor; predicted (tokens,

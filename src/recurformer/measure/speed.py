@@ -16,7 +16,7 @@ from recurformer.measure.memory import converted_twin
 from recurformer.model.fused import folded
 
 SPREAD = (0.1, 0.9)
-"""Quantiles of the rounds' ratios."""
+"""Quantiles of the rounds' ratios between which a ratio of speeds is given."""
 
 
 def _now(device: torch.device) -> float:

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -23,20 +23,20 @@ from recurformer.data.datasets import WindowDataset
 from recurformer.data.documents import Documents
 from recurformer.data.interval import mean_interval
 from recurformer.data.windows import encode_text, text_prefix, windows
+from recurformer.heads.attention import Progress
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.measure.needle import needle_rows
-from recurformer.measure.speed import speed_rows
+from recurformer.measure.speed import SPREAD, speed_rows
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
-from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.recover.budget import choose_windows, default_budget, price_list, refuse_budget, sizes_of
+from recurformer.recover.budget import choose_windows, default_budget, free_layers, price_list, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
-from recurformer.recover.pair import Progress, quality_rows
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import NamedProgress, Recovered, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe
@@ -66,8 +66,6 @@ DECODED = 32
 """Tokens, at most, over which the speed of decoding is measured."""
 REPETITIONS = 9
 """Repetitions of each measurement of speed."""
-SPREAD = [0.1, 0.9]
-"""Quantiles of the repetitions between which a ratio of speeds is given."""
 
 
 def adapt(
@@ -120,42 +118,45 @@ def adapt(
         ValueError: the model is converted already or of another family, the recipe is one for a study, no head would be
             replaced, or there is too little text.
     """
-    dtype, asked = dtype or original.dtype, _asked(beta, cache, loss, minutes, recipe, tokens)
-    recipe, by_price, learns = asked.recipe, asked.beta is None, asked.minutes is not None
-    _refuse(original, recipe, asked.beta)
-    if by_price:
+    dtype = dtype or original.dtype
+    recipe, beta, minutes, prompts = _asked(beta, cache, loss, minutes, recipe, tokens)
+    lengths = list(prompts if beta is None else CACHE_LENGTHS.values())  # of counted caches
+    edges = lengths[:-1] if beta is None else []  # at which held-out windows are parted
+    _refuse(original, recipe, beta)
+    if beta is None:
         cache = default_budget(original, tokens) if cache is loss is None else cache
         refuse_budget(original, tokens, cache=cache, loss=loss)
-    train_ids, held_out_ids = text_windows(
-        documents, tokenizer, tokens, seed, MINIMUM_WINDOWS if learns else MINIMUM_PRICED, say
-    )
+    least = MINIMUM_PRICED if minutes is None else MINIMUM_WINDOWS
+    train_ids, held_out_ids = text_windows(documents, tokenizer, tokens, seed, least, say)
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
-    settings = {"settings": [asked.beta, cache, loss, asked.minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
+    settings = {"settings": [beta, cache, loss, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
     kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
 
     def measure(stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
         shown = progress(f"{stage}: window")
         quality = kept.result(
             f"quality-{stage}",
-            lambda: quality_of(quality_rows(original, model, held_out_ids, shown, asked.edges)),
+            lambda: quality_of(quality_rows(original, model, held_out_ids, shown, edges)),
         )
         say(f"{stage}: perplexity {quality['perplexity']:.4g}, divergence {quality['divergence']:.4g}")
         return {"stage": stage, "tokens": learnt_tokens, **quality}
 
     def passkeys(stage: str, model: PreTrainedModel) -> list[dict[str, Any]]:
         counts: list[dict[str, Any]] = []
-        for length, samples in asked.prompts.items():  # a step each: of long texts they are most of the work
+        for length, samples in prompts.items():  # a step each: of long texts they are most of the work
             shown = progress(f"{stage}: prompts of {length:,} tokens asked")
-            ask = partial(passkeys_of, model, tokenizer, original.config, documents.held_out, seed, shown)
-            counts += kept.result(f"passkeys-{stage}-{length}", partial(ask, {length: samples}))
+            ask = partial(
+                passkeys_of, model, tokenizer, original.config, documents.held_out, length, samples, seed, shown
+            )
+            counts.append(kept.result(f"passkeys-{stage}-{length}", ask))
         return counts
 
     choose: Callable[[], dict[str, Any]]
-    if by_price:
+    if beta is None:
         prices = price_list(original, tokenizer, train_ids, seed, progress("price: sample"), kept.result)
         choose = partial(choose_windows, original, prices, train_ids, cache, loss, progress("budget: window"))
     else:
-        choose = partial(_choose, original, train_ids[:PROFILE_WINDOWS], asked.beta, progress)
+        choose = partial(_choose, original, train_ids[:PROFILE_WINDOWS], beta, progress)
     choice = kept.result("heads", choose)
     if loss is not None:
         say(f"budget: {choice['budget']:.3f} of the cache")
@@ -164,14 +165,12 @@ def adapt(
     converted = converted_by(recipe, original, choice["heads"], seed, **sizes_of(choice, original.config))
     choice.pop("centers", None)  # they are among the weights
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], progress("speed")))
-    held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, asked.lengths))
+    held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, lengths))
     recovered = Recovered(Plan(0, 0, 1), pd.DataFrame(), {"transfer": [], "distil": []})
     stages: list[dict[str, Any]] = []
-    if learns:
+    if minutes is not None:
         curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
-        recovered, stages = _learn(
-            original, converted, train_ids, recipe, curve, asked.minutes, seed, progress, measure
-        )
+        recovered, stages = _learn(original, converted, train_ids, recipe, curve, minutes, seed, progress, measure)
     with torch.no_grad():
         for tensor in converted.state_dict().values():
             tensor.copy_(tensor.to(dtype))
@@ -179,10 +178,10 @@ def adapt(
     distilled = {"distil": recovered.losses["distil"][-1]["seconds"]} if recovered.losses["distil"] else {}
     config = original.config
     return converted, {
-        "beta": asked.beta, "loss": loss, "minutes": asked.minutes, "seed": seed,
+        "beta": beta, "loss": loss, "minutes": minutes, "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
         "recipe": {
-            "tokens": tokens, **(TRAINING.model_dump(exclude={"steps"}) if learns else {}),
+            "tokens": tokens, **({} if minutes is None else TRAINING.model_dump(exclude={"steps"})),
             **recipe.model_dump(exclude_none=True),
         },
         "plan": asdict(recovered.plan),
@@ -263,26 +262,6 @@ def _learn(
     return recovered, stages
 
 
-class _Asked(NamedTuple):
-    """What an adaptation shall do.
-
-    Attributes:
-        recipe: of the mixers and their training.
-        beta: fraction of heads to replace; None where each group keeps a window by its price.
-        minutes: for everything; None where nothing is trained.
-        prompts: with passkeys, at each of five depths, by their length in tokens.
-        lengths: in tokens, of counted caches.
-        edges: at which held-out windows are parted.
-    """
-
-    recipe: Recipe
-    beta: Any
-    minutes: Any
-    prompts: Mapping[int, int]
-    lengths: Sequence[int]
-    edges: Sequence[int] = ()
-
-
 def _asked(
     beta: float | None,
     cache: float | None,
@@ -290,18 +269,19 @@ def _asked(
     minutes: float | None,
     recipe: Recipe | None,
     tokens: int,
-) -> _Asked:
+) -> tuple[Recipe, float | None, float | None, Mapping[int, int]]:
+    """The recipe; beta, None where each group keeps a window by its price; the minutes, None where nothing is trained;
+    and the prompts with passkeys, at each of five depths, by their length in tokens.
+    """
     chosen = {"cache": cache, "loss": loss, "beta": beta, "recipe": recipe}
     given = [name for name, value in chosen.items() if value is not None]
     if len(given) > 1 and given[0] in {"cache", "loss"}:
         raise ValueError(f"{given[0]} and {given[1]}: give one of them; a budget chooses heads and windows by itself")
     if given and given[0] in {"beta", "recipe"}:
         recipe = recipe or next(iter(RECIPES.values()))
-        lengths = list(CACHE_LENGTHS.values())
-        return _Asked(recipe, BETA if beta is None else beta, minutes or MINUTES, PASSKEYS, lengths)
-    edges = [length for length in LENGTHS if length < tokens]
-    lengths = [*edges, tokens]
-    return _Asked(BY_PRICE, None, minutes, dict.fromkeys(lengths, FAR_PASSKEYS), lengths, edges)
+        return recipe, BETA if beta is None else beta, minutes or MINUTES, PASSKEYS
+    lengths = [*(length for length in LENGTHS if length < tokens), tokens]
+    return BY_PRICE, None, minutes, dict.fromkeys(lengths, FAR_PASSKEYS)
 
 
 def text_windows(
@@ -370,15 +350,15 @@ def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None) -> No
         raise ValueError("the model is already converted; give the model that it was converted from")
     if config.model_type not in FAMILIES:
         raise ValueError(refusal(config.model_type))
-    groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads
+    groups = len(free_layers(original)) * config.num_key_value_heads
     if not groups:
         raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
     if beta is not None and not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")
     check_weights(original)
-    first = min(set(range(config.num_hidden_layers)) - set(sliding_layers(config)))
-    group = range(config.num_attention_heads // config.num_key_value_heads)
-    convert(meta_twin(original), [list(group) if layer == first else [] for layer in range(config.num_hidden_layers)])
+    heads: list[list[int]] = [[] for _ in range(config.num_hidden_layers)]
+    heads[free_layers(original)[0]] = list(range(config.num_attention_heads // config.num_key_value_heads))
+    convert(meta_twin(original), heads)
 
 
 def quality_of(rows: pd.DataFrame) -> dict[str, Any]:
@@ -408,31 +388,25 @@ def passkeys_of(
     tokenizer: PreTrainedTokenizerBase,
     original: PreTrainedConfig,
     texts: Sequence[str],
-    seed: int = 0,
-    progress: Progress = None,
-    prompts: Mapping[int, int] = PASSKEYS,
-) -> list[dict[str, Any]]:
-    """For each length of `prompts`: length, keys found and keys asked; or length and the reason why there is no such
-    prompt.
-    """
-    counts: list[dict[str, Any]] = []
-    for length, samples in prompts.items():
-        try:
-            rows = needle_rows(
-                model, tokenizer, original, texts, grid={length: {"passkey": samples}}, seed=seed, progress=progress
-            )
-        except ValueError as error:  # a tokenizer of small pieces needs more tokens for the bare question
-            counts.append({"length": length, "reason": str(error)})
-        else:
-            counts.append({"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())})
-    return counts
+    length: int,
+    samples: int,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Length of the prompts, keys found and keys asked; or the length and the reason why there is no such prompt."""
+    grid = {length: {"passkey": samples}}
+    try:
+        rows = needle_rows(model, tokenizer, original, texts, grid=grid, seed=seed, progress=progress)
+    except ValueError as error:  # a tokenizer of small pieces needs more tokens for the bare question
+        return {"length": length, "reason": str(error)}
+    return {"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())}
 
 
 def cache_bytes_of(
     original: PreTrainedModel,
     converted: PreTrainedModel,
     dtype: torch.dtype,
-    lengths: Iterable[int] = tuple(CACHE_LENGTHS.values()),
+    lengths: Iterable[int],
 ) -> list[dict[str, int]]:
     """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
     before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]

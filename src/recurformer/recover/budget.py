@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.heads.attention import Progress
 from recurformer.heads.price import Keep, allocate, choices, key_centers, price, windows_by_group
-from recurformer.heads.probes import Weighted, hidden_lookups, weighted
+from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
@@ -39,13 +39,10 @@ FRACTIONS = [2.0 ** (-power / 4) for power in range(20, 0, -1)]
 SINKS = BY_PRICE.sink_tokens or 0
 
 
-def _windows(tokens: int) -> list[int]:
-    doubles = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length())]
-    return [window for window in doubles if window < tokens]
-
-
-def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int) -> Weighted:
-    """The first `PRICED` of some windows (windows, L), with hidden lookups: what all prices are measured on."""
+def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """The first `PRICED` of some windows (windows, L), with hidden lookups, and their weights: what all prices are
+    measured on.
+    """
     questions = max(1, min(QUESTIONS, text.shape[1] // APART))
     return weighted(hidden_lookups(tokenizer, text[:PRICED], questions, seed), HeadScores().needle_weight)
 
@@ -74,7 +71,9 @@ def price_list(
         everything, else None). Layers with a sliding window of their own have no rows.
     """
     tokens = text.shape[1]
-    windows, centers = _windows(tokens), torch.tensor(step("centers", lambda: key_centers(original, text[:1]).tolist()))
+    doubles = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length())]
+    windows = [window for window in doubles if window < tokens]
+    centers = torch.tensor(step("centers", lambda: key_centers(original, text[:1]).tolist()))
     input_ids, weights = text_with_lookups(tokenizer, text, seed)
 
     def price_of(sample: int) -> list[Any]:
@@ -209,13 +208,9 @@ def centers_of(prices: pd.DataFrame, original: PreTrainedModel) -> Tensor:
 def convert_within(
     original: PreTrainedModel, prices: pd.DataFrame, choices_made: pd.DataFrame, budget: float
 ) -> PreTrainedModel:
-    """Return the converted model that keeps a fraction of the cache, without any training.
+    """Return the converted model that keeps a fraction of the cache, see `spend`, without any training.
 
-    Args:
-        original: the model that was priced.
-        prices: of `price_list`.
-        choices_made: the rows of it among which `spend` chooses.
-        budget: see `spend`.
+    `spend` chooses among the rows `choices_made` of the price list.
     """
     arguments: dict[str, Any] = windows_by_group(spend(choices_made, original, budget).keeps, original.config)
     centers = centers_of(prices, original)
@@ -289,11 +284,8 @@ def choose_windows(
 
 
 def sizes_of(choice: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Return the sizes that `convert` needs for a choice of windows; none for a choice of heads alone.
-
-    Args:
-        choice: of `choose_windows`, or any with `heads`.
-        config: of the original.
+    """Return the sizes that `convert` needs for what `choose_windows` chose; none for a choice of heads alone. `config`
+    is the original's.
     """
     if "windows" not in choice:
         return {}

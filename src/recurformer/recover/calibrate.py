@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from recurformer.heads.attention import reading
 from recurformer.model.layout import refuse_adapter
 from recurformer.model.mamba import MambaBlock
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.pair import ReplacedLayer, inputs_of, replaced_layers
+from recurformer.recover.pair import ReplacedLayer, replaced_layers
 
 RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridge parameters that are tried, as fractions of the mean square of a feature."""
@@ -133,7 +134,10 @@ def calibrate(
     before, after = _Stream(original, batches), _Stream(original if alone else converted, batches)
 
     def solve(place: ReplacedLayer) -> Row:
-        _begin(place, after, STARTS[start])
+        if begin := STARTS[start]:  # from the values of the first batches, about `START_TOKENS` of them
+            first = range(min(len(batches), 1 + START_TOKENS // batches[0].numel()))
+            values = [place.converted.read(after.normed(place.index, number)) for number in first]
+            begin(place.converted.mixer, torch.cat(values))
         fit, held_moments = (_moments(place, before, after, numbers) for numbers in (fitted, chosen_on))
         return _solve(place, fit, held_moments, ridges)
 
@@ -203,24 +207,17 @@ class _Stream:
         return self.layers[index].input_layernorm(self.hidden[number])
 
 
-def _begin(place: ReplacedLayer, after: _Stream, start: Start | None) -> None:
-    """Start the mixer from the values of the first batches, about `START_TOKENS` of them."""
-    if start is None:
-        return
-    batches = range(min(len(after.hidden), 1 + START_TOKENS // after.hidden[0][..., 0].numel()))
-    start(place.converted.mixer, torch.cat([place.converted.read(after.normed(place.index, n)) for n in batches]))
-
-
 def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
     """Moments of the readout's inputs in `after` and the heads' outputs in `before`, which advances by this layer."""
     moments: Moments | None = None
     readout = readout_of(place)
     for number in numbers:
-        with inputs_of(place.original.o_proj) as outputs, inputs_of(readout) as features:
+        with reading([place.original.o_proj]) as heads, reading([readout]) as inputs:
             before.advance(place.index, [number])
             positions = after.arguments[number][place.index]["position_embeddings"]
             mixed = place.converted.replaced_outputs(after.normed(place.index, number), positions)
-        new = Moments.of(features[0], outputs[0][..., place.features], mixed - readout(features[0]))
+        ((outputs,), _), ((features,), _) = heads[0], inputs[0]
+        new = Moments.of(features, outputs[..., place.features], mixed - readout(features))
         moments = new if moments is None else moments + new
     assert moments is not None
     return moments

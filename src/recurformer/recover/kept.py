@@ -33,10 +33,6 @@ class KeptSteps:
         about = {"models": [fingerprint(model) for model in models], "windows": texts, **settings}
         self.folder = Path(folder, sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12])
 
-    def _write(self, name: str, content: Any) -> None:
-        with atomic_path(self.folder / name) as path:
-            path.write_text(json.dumps(content))
-
     def _read(self, name: str) -> dict[str, Any] | None:
         file = self.folder / f"{name}.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
@@ -57,7 +53,9 @@ class KeptSteps:
         if (entry := self._read(name)) is None:
             began = time.perf_counter()
             value = make()
-            self._write(f"{name}.json", {"seconds": time.perf_counter() - began, "value": value})
+            made = {"seconds": time.perf_counter() - began, "value": value}
+            with atomic_path(self.folder / f"{name}.json") as path:
+                path.write_text(json.dumps(made))
             entry = self._read(name)
         assert entry is not None
         return entry["value"]

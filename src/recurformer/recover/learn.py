@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from recurformer.data.datasets import Item
 from recurformer.heads.attention import reading
 from recurformer.measure.language import divergence
-from recurformer.recover.pair import ReplacedLayer, relative_error, replaced_layers
+from recurformer.recover.pair import relative_error, replaced_layers
 from recurformer.train.checkpoints import fingerprint
 from recurformer.train.optimiser import in_mixer
 from recurformer.train.trainer import train
@@ -118,17 +118,11 @@ class Transfer:
         projections = [attention.o_proj for attention in attentions]
         with torch.no_grad(), reading(attentions) as calls, reading(projections) as heads:
             self.original.base_model(input_ids, use_cache=False)
-        return torch.stack(
-            [
-                self._error(place, arguments, outputs)
-                for place, (_, arguments), ((outputs,), _) in zip(self.places, calls, heads, strict=True)
-            ]
-        )
-
-    @staticmethod
-    def _error(place: ReplacedLayer, arguments: dict[str, Any], heads: Tensor) -> Tensor:
-        ours = place.converted.replaced_outputs(arguments["hidden_states"], arguments["position_embeddings"])
-        return relative_error(ours, heads[..., place.features], place.output_weight.detach())
+        errors = []
+        for place, (_, arguments), ((outputs,), _) in zip(self.places, calls, heads, strict=True):
+            ours = place.converted.replaced_outputs(arguments["hidden_states"], arguments["position_embeddings"])
+            errors.append(relative_error(ours, outputs[..., place.features], place.output_weight.detach()))
+        return torch.stack(errors)
 
 
 def transfer(

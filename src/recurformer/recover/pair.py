@@ -1,24 +1,21 @@
 """An original model beside its conversion: the heads that each mixer replaces, and how far the two lie apart."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from recurformer.heads.attention import logits_of
+from recurformer.heads.attention import Progress, logits_of
 from recurformer.measure.language import divergence
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.config import MODEL_TYPE_PREFIX
 
-Progress = Callable[[int, int], None] | None
-"""Called with (done, all)."""
 PLACES = 128
 """Tokens whose logits exist at the same time: with Gemma's vocabulary those of a long window would fill the memory."""
 SAME = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
@@ -81,17 +78,6 @@ def replaced_layers(original: PreTrainedModel, converted: PreTrainedModel) -> li
     if not layers:
         raise ValueError("converted: no head is replaced, so there is nothing to recover")
     return layers
-
-
-@contextmanager
-def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the first argument of every call of a module while the block runs."""
-    inputs: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-    try:
-        yield inputs
-    finally:
-        handle.remove()
 
 
 def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ from transformers import PreTrainedModel
 
 from recurformer.data.datasets import WindowDataset
 from recurformer.data.interval import mean_interval
+from recurformer.heads.attention import Progress
 from recurformer.model.convert import convert
 from recurformer.recover.calibrate import ERRORS, calibrate
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED, distil, transfer
-from recurformer.recover.pair import Progress, quality_rows
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import Plan
 from recurformer.study import Recipe, Training
 

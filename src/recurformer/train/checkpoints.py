@@ -30,11 +30,6 @@ def fingerprint(model: nn.Module) -> int:
     return value
 
 
-def mark_complete(checkpoint: Path) -> None:
-    """Declare `checkpoint` whole."""
-    (checkpoint / COMPLETE).touch()
-
-
 def _remove(checkpoint: Path) -> None:
     (checkpoint / COMPLETE).unlink(missing_ok=True)  # first: a kill leaves no marked half
     shutil.rmtree(checkpoint)

@@ -34,19 +34,15 @@ def parameter_groups(
 
 
 Schedule = Callable[[int, int, float], float]
-"""(step, steps, warmup_share) -> fraction of the peak rate that step 0, 1, … uses."""
-
-
-def _rise(step: int, warmup: int) -> float:
-    """Linear rise over the warm-up, never zero: the first step already learns."""
-    return (step + 1) / warmup
+"""(step, steps, warmup_share) -> fraction of the peak rate that step 0, 1, … uses; never zero at first: the first step
+already learns."""
 
 
 def cosine(step: int, steps: int, warmup_share: float) -> float:
     """A linear rise, then half a cosine down to zero."""
     warmup = round(steps * warmup_share)
     if step < warmup:
-        return _rise(step, warmup)
+        return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
@@ -62,7 +58,7 @@ def one_cycle(step: int, steps: int, warmup_share: float) -> float:
 def constant(step: int, steps: int, warmup_share: float) -> float:
     """A linear rise, then the peak rate until the end."""
     warmup = round(steps * warmup_share)
-    return _rise(step, warmup) if step < warmup else 1.0
+    return (step + 1) / warmup if step < warmup else 1.0
 
 
 SCHEDULES: dict[str, Schedule] = {"one_cycle": one_cycle, "cosine": cosine, "constant": constant}

@@ -30,16 +30,16 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler, default_col
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from recurformer.data.datasets import Item
+from recurformer.data.interval import CONFIDENCE
 from recurformer.files import alone_in, writing_weights
 from recurformer.model.convert import errors_only
-from recurformer.train.checkpoints import fingerprint, last_checkpoint, mark_complete, open_run
+from recurformer.train.checkpoints import COMPLETE, fingerprint, last_checkpoint, open_run
 from recurformer.train.optimiser import SCHEDULES, parameter_groups
 from recurformer.train.trackers import live_names, live_trackers
 
 ROW = ("step", "loss", "learning_rate", "tokens", "seconds")
 """Columns of metrics.jsonl; the loss is the mean over the steps since the row before, in nats per predicted token."""
 PROGRESS_SECONDS = 10.0
-CONFIDENCE = 0.95
 
 
 class Objective(Protocol):
@@ -290,7 +290,7 @@ class _Trainer(Trainer):
         super()._save_checkpoint(*args, **kwargs)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            mark_complete(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"))
+            Path(self.args.output_dir, f"checkpoint-{self.state.global_step}", COMPLETE).touch()
 
     # a checkpoint of a sharded model, in which each process writes its part of everything
 
