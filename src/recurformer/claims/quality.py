@@ -171,7 +171,7 @@ def _require_last_word(evidence: Evidence, beta: float, best: dict[float, float]
     """How long a fraction that fails was trained beside the original.
 
     Raises:
-        Undecided: its loss still falls. In the recorded study, twice the steps took β = 1 from an accuracy of 0.3 to 0.9.
+        Undecided: its loss still falls. When it fell, twice the steps took β = 1 from an accuracy of 0.3 to 0.9.
     """
     evidence.flattened("mqar", beta=beta, learning_rate=best[beta])
     steps, originals = (
