@@ -26,7 +26,7 @@ from recurformer.render.panels import (
     show_score,
 )
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, legend_above, show_fractions, styled
-from recurformer.results.frames import by_model, groups, require, require_values
+from recurformer.results.frames import by_model, groups, in_order, require, require_values
 from recurformer.results.learned import needed_h_gq
 from recurformer.results.scores import (
     HASHHOP_SIZES,
@@ -78,12 +78,6 @@ def _selector_look(selector: str) -> tuple[str, Series]:
     return SELECTORS.get(selector, (selector, Series(SERIES[5].colour, (0, ()), MARKERS[6])))
 
 
-def _selectors_in_order(names: pd.Series) -> list[str]:
-    """The selectors there are, as `SELECTORS` lists them; those that are not known come last."""
-    present = list(dict.fromkeys(names))
-    return [name for name in SELECTORS if name in present] + [name for name in present if name not in SELECTORS]
-
-
 def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
     """The points by selector, of the mixer that has most of them: trained rather than not, Mamba rather than others."""
     by_mixer = groups(points[points["family"] == "mixer"], ["trained", "method"])
@@ -97,7 +91,7 @@ def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
 
 def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
     """One bar a selector: the mean over its seeds, and each seed as a point."""
-    names = [name for name in _selectors_in_order(rows["by"]) if name != PAPERS_SELECTOR]
+    names = [name for name in in_order(rows["by"], SELECTORS) if name != PAPERS_SELECTOR]
     for axes, column, title, shown in (
         (pair[0], "rank_correlation", "order of heads", "rank correlation with RA-I"),
         (pair[1], "overlap", "choice of heads", f"fraction of RA-I's choice, β = {COMMON_BETA:g}"),
@@ -146,7 +140,7 @@ def ablation_selectors(
             say_not_run(axes)
             continue
         selected = panel.points[panel.points["family"] != "original"]
-        for by in _selectors_in_order(selected["by"]):
+        for by in in_order(selected["by"], SELECTORS):
             name, look = _selector_look(by)
             width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
             rows = selected[selected["by"] == by]

@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 from recurformer.paper import label
 from recurformer.render.panels import FAR, by_method, line_style, name_lines
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
-from recurformer.results.frames import by_model, groups, require
+from recurformer.results.frames import by_model, groups, in_order, require
 from recurformer.results.learned import (
     ARMS,
     LENGTHS,
@@ -50,8 +50,7 @@ def _first_model(recovery: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 def _places(curves: pd.DataFrame) -> dict[str, int]:
     """The arms in the order in which they are drawn."""
-    present = dict.fromkeys(curves["arm"])
-    return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *present]) if arm in present)}
+    return {arm: place for place, arm in enumerate(in_order(curves["arm"], ARMS))}
 
 
 def _means(points: pd.DataFrame, by: str | list[str], quantity: str) -> tuple[pd.Series, list[pd.Series]]:

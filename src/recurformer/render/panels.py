@@ -17,7 +17,7 @@ from matplotlib.transforms import ScaledTranslation, Transform
 
 from recurformer.paper import label
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, styled
-from recurformer.results.frames import by_model, groups
+from recurformer.results.frames import by_model, groups, in_order
 from recurformer.results.scores import (
     CONTINUATION,
     HASHHOP,
@@ -84,8 +84,7 @@ def by_method(points: pd.DataFrame) -> list[tuple[Method, pd.DataFrame]]:
     """The rows of each method, in the order in which methods are drawn and listed: family by family."""
     by_name = dict(groups(points, ["family", "method"]))
     known = [(family, name) for family, names in METHODS.items() for name in names]
-    ordered = [*known, *sorted(set(by_name) - set(known))]
-    return [(method, by_name[method]) for method in ordered if method in by_name]
+    return [(method, by_name[method]) for method in in_order(sorted(by_name), known)]
 
 
 def line_style(method: Method) -> dict[str, Any]:

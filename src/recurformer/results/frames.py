@@ -209,10 +209,15 @@ def runs_of(rows: pd.DataFrame) -> str:
     return " ".join(sorted(set(rows["run"].dropna()) - {""})) if "run" in rows else ""
 
 
-def models_in_order(*frames: pd.DataFrame) -> list[str]:
-    """The models of all frames: the paper's backbones first and in its order, the others as they come."""
-    found = dict.fromkeys(model for frame in frames for model in frame["model"].unique())
-    return [model for model in BACKBONE_LABELS if model in found] + [m for m in found if m not in BACKBONE_LABELS]
+def in_order(found: Iterable[Any], known: Iterable[Any]) -> list[Any]:
+    """What was found, each once: the known ones first and in their order, the others as they come."""
+    present = dict.fromkeys(found)
+    return [one for one in dict.fromkeys([*known, *present]) if one in present]
+
+
+def models_in_order(frame: pd.DataFrame) -> list[str]:
+    """The models of a frame: the paper's backbones first and in its order, the others as they come."""
+    return in_order(frame["model"].unique(), BACKBONE_LABELS)
 
 
 def models_shown(frame: pd.DataFrame) -> list[str]:
