@@ -103,8 +103,8 @@ COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "sou
 @dataclass(frozen=True)
 class Decision:
     """What the strongest evidence says about one claim: a verdict of `recurformer.results.words.MARKS`, what was
-    found in which measurements, if anything, the reason, where the verdict needs one, and whether these are at the
-    paper's scale.
+    found in which measurements, the reason, where the verdict needs one, and whether these are at the paper's scale.
+    Measurements that leave a claim undecided may have no finding; without measurements of it there is neither.
     """
 
     claim: Claim
@@ -113,19 +113,17 @@ class Decision:
     evidence: Evidence | None = None
     reason: str = ""
     at_scale: bool = False
-    left_open_by: str = ""
-    """The source whose measurements leave it undecided, where there is no finding."""
 
     @property
     def recording(self) -> str:
         """The recording that the verdict is about; empty where it is about this study's measurements, or about none."""
-        source = self.evidence.source if self.evidence else self.left_open_by
+        source = self.evidence.source if self.evidence else THIS_STUDY
         return "" if source == THIS_STUDY or self.verdict == PAPER_INCONSISTENT else source
 
     @property
     def is_own(self) -> bool:
         """Whether the verdict is about this study's measurements."""
-        return self.evidence is not None and not self.recording and self.verdict != PAPER_INCONSISTENT
+        return self.finding is not None and not self.recording and self.verdict != PAPER_INCONSISTENT
 
     @property
     def borrowed(self) -> tuple[str, str]:
@@ -160,7 +158,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         sources: the study first, then recordings.
     """
     findings: list[tuple[bool, Finding, Evidence]] = []
-    unanswered: list[tuple[Missing, str]] = []
+    unanswered: list[tuple[Missing, Evidence]] = []
     for source in sources if claim.judge else ():
         try:
             judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
@@ -168,7 +166,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
                 raise Missing("measured at other sizes than the paper's")
             findings.append((source.at_paper_scale(judged.rows, claim.models, judged.samples or 0), judged, source))
         except Missing as missing:
-            unanswered.append((missing, source.source))
+            unanswered.append((missing, source))
     at_scale, finding, evidence = min(
         findings,
         key=lambda one: (not one[0], -one[1].tokens, not one[1].decided),
@@ -179,11 +177,11 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason, at_scale)
     if finding is None or evidence is None:
         measured = [answer for answer in unanswered if isinstance(answer[0], Undecided)]
-        why, place = next(iter(measured or unanswered), ("no stage measures it", ""))
+        why, left_open_by = next(iter(measured or unanswered), ("no stage measures it", None))
         reason = f"{str(why).rstrip('.')}; it needs {claim.needs}"
         if not measured:
             return Decision(claim, NOT_RUN, reason=reason)
-        return Decision(claim, UNDECIDED, reason=reason, left_open_by=place)
+        return Decision(claim, UNDECIDED, evidence=left_open_by, reason=reason)
     if not finding.decided:
         more = "" if finding.samples is None else "more samples or training, or "
         why = f"{finding.reason}; it needs {more}{claim.needs}"
@@ -273,7 +271,7 @@ def _row(decision: Decision) -> dict[str, Any]:
         "id": claim.id, "place": claim.place, "statement": claim.statement, "paper": claim.printed, "kind": claim.kind,
         "test": claim.test, "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
         "ours": finding.ours if finding else "", "reason": decision.reason,
-        "source": evidence.source if evidence else "",
+        "source": evidence.source if finding and evidence else "",
         "scale": "" if finding is None else "paper" if decision.at_scale else "smaller",
         "seeds": decision.seeds or None,
         "samples": finding.samples if finding else None,
@@ -296,7 +294,7 @@ def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
 def _claim_dict(decision: Decision) -> dict[str, Any]:
     shown = _row(decision)
     about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
-    return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.evidence else None}
+    return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.finding else None}
 
 
 def from_recordings(decisions: Iterable[Decision]) -> list[str]:
