@@ -64,12 +64,12 @@ def judge_of(entry: Entry, **about: object) -> Judge | None:
     return partial(judge, **entry.parameters, **about)
 
 
-def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: Judge | None, **words: Any) -> Claim:
+def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, **words: Any) -> Claim:
     """A claim; `words` are what its tolerance and its needs may name besides parameters."""
     return Claim(
         id=id, place=place, statement=statement, kind=kind, test=entry.test,
         tolerance=entry.tolerance.format(**WORDS, **entry.parameters, **words), needs=entry.needs.format(**words),
-        printed=words.get("printed", ""), judge=judge, only_at_paper_sizes=entry.only_at_paper_sizes,
+        printed=words.get("printed", ""), judge=judge_of(entry), only_at_paper_sizes=entry.only_at_paper_sizes,
         models=tuple(entry.parameters.get("models", BACKBONE_LABELS)),
     )  # fmt: skip
 
@@ -79,18 +79,15 @@ def _of_cell(cell: PrintedCell) -> Claim:
     entry = QUANTITIES["reduction" if cell.reduction else cell.quantity]
     words = {"printed": cell.printed, "model": label(cell.model), "half_digit": cell.half_digit}
     statement = f"{cell.printed}{' % less' if cell.reduction else ''}"
-    claim = _claim(entry, cell.id, cell.place, statement, cell.kind, judge_of(entry, cell=cell), **words)
-    return replace(claim, models=(cell.model,))
+    claim = _claim(entry, cell.id, cell.place, statement, cell.kind, **words)
+    return replace(claim, judge=judge_of(entry, cell=cell), models=(cell.model,))
 
 
 def all_claims() -> list[Claim]:
     """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
-    sentences = [
-        _claim(sentence, name, sentence.place, f"“{sentence.quote}”", sentence.kind, judge_of(sentence))
-        for name, sentence in STATEMENTS.items()
-    ]
+    sentences = [_claim(said, name, said.place, f"“{said.quote}”", said.kind) for name, said in STATEMENTS.items()]
     asked = [
-        _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, judge_of(one))
+        _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER)
         for name, one in QUESTIONS.items()
         if one.claim
     ]
@@ -151,11 +148,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
 
     The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
     before a recording. Where the paper contradicts itself no measurement can help. What rests on a single training seed
-    is consistent at most.
-
-    Args:
-        claim: that is decided.
-        sources: the study first, then recordings.
+    is consistent at most. `sources` are as of `make_ledger`.
     """
     findings: list[tuple[bool, Finding, Evidence]] = []
     unanswered: list[tuple[Missing, Evidence]] = []
@@ -219,7 +212,7 @@ class Ledger:
         return [
             {
                 "fact": fact,
-                "verdicts": dict(Counter(d.verdict for d in by_fact[fact]).most_common()),
+                "verdicts": _counted(d.verdict for d in by_fact[fact]),
                 "claims": [d.claim.id for d in by_fact[fact]],
             }
             for fact in FINDINGS
@@ -254,13 +247,7 @@ class Ledger:
 
 
 def make_ledger(study: str, sources: Sequence[Evidence], claims: Sequence[Claim] | None = None) -> Ledger:
-    """Decide every claim.
-
-    Args:
-        study: name of the study.
-        sources: its own measurements first, then recordings.
-        claims: other claims than all of them.
-    """
+    """Decide some claims or all of them; `sources` are the study's own measurements first, then recordings."""
     chosen = all_claims() if claims is None else claims
     return Ledger(study, tuple(decide(claim, sources) for claim in chosen))
 
