@@ -68,10 +68,8 @@ def _text(model: str, quality: Estimate) -> str:
 
 
 def require_flattened(arms: Iterable[tuple[bool, str]]) -> None:
-    """Let no arm that may still learn decide; one that fails at its end decides whatever the others learn.
-
-    Args:
-        arms: of each, whether it fails the test, and why it may still learn.
+    """Let no arm that may still learn decide; one that fails at its end decides whatever the others learn. `arms` tell
+    of each whether it fails the test, and why it may still learn.
 
     Raises:
         Undecided: an arm may still learn, and none fails at its end.
@@ -103,12 +101,8 @@ def kept(evidence: Evidence) -> Finding:
 
 
 def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) -> Finding:
-    """What is left of h_gq at beta = 1.
-
-    Args:
-        evidence: with HashHop.
-        nothing_left: below this fraction of the original's h_gq.
-        both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
+    """What is left of h_gq at beta = 1: nothing where it is at most the fraction `nothing_left` of the original's.
+    `both_kinds` needs models of one query head for each key-value head (MHA) and of several (GQA).
     """
     counted: Rows = {}
     if both_kinds:

@@ -78,12 +78,8 @@ def recovered(evidence: Evidence) -> Finding:
 
 
 def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
-    """Perplexity of a model trained from random weights over that of one trained likewise from the original's.
-
-    Args:
-        evidence: with curves of recovery.
-        reused: arm that starts from the original's weights.
-        fresh: arm that differs from it in its start alone; both are compared at the largest fraction of heads it has.
+    """Perplexity of a model trained from random weights (the arm `fresh`) over that of one trained likewise from the
+    original's (`reused`), at the largest fraction of heads that the fresh arm has.
     """
     beta = float(evidence.rows(KIND, arm=fresh)["beta"].max())
     curves = _curves(evidence, beta, reused, fresh)

@@ -91,12 +91,8 @@ def legend_above(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
 
 @styled
 def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> None:
-    """Write a figure as SVG (text as text) or PNG (150 dpi), without date or version: same figure, same bytes.
-
-    Args:
-        figure: what to write.
-        path: where; the suffix is the format.
-        runs: ids of the runs behind it, for the file's metadata.
+    """Write a figure as SVG (text as text) or PNG (150 dpi), as the suffix says, without date or version: same figure,
+    same bytes. Its metadata names the `runs` behind it.
 
     Raises:
         ValueError: another suffix.
@@ -163,14 +159,8 @@ def show_heads(axes: Axes, matrix: np.ndarray, title: str, cmap: str | None = No
 
 
 def show_fractions(axes: Axes, fractions: pd.DataFrame, words: pd.DataFrame, size: float, top: float = 1) -> AxesImage:
-    """Draw a table of fractions, each with a word, which is white where the cell is dark.
-
-    Args:
-        axes: where.
-        fractions: NaN where there is none.
-        words: as many.
-        size: of the words, in points.
-        top: the fraction of the brightest colour.
+    """Draw a table of fractions, NaN where there is none, each with a word of so many points, which is white where the
+    cell is dark. `top` is the fraction of the brightest colour.
     """
     axes.grid(False)
     image = axes.imshow(np.ma.masked_invalid(fractions.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")

@@ -137,11 +137,8 @@ def packed_kind(place: Path) -> str:
 
 
 def pack(files: Mapping[Path, Path], runs: Callable[[Path], list[str]]) -> dict[str, pd.DataFrame]:
-    """The rows of many measurement files, one frame a kind, each row with the `file` and the `run` that it is from.
-
-    Args:
-        files: place in the recording -> file.
-        runs: the ids of the runs that wrote a file.
+    """The rows of many measurement files (place in the recording -> file), one frame a kind, each row with the `file`
+    and the `run` that it is from; `runs` gives the ids of the runs that wrote a file.
     """
     frames: dict[str, list[pd.DataFrame]] = {}
     for place, file in files.items():
