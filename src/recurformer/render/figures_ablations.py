@@ -145,7 +145,7 @@ def ablation_selectors(
             width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
             rows = selected[selected["by"] == by]
             draw_line(
-                axes, panel.measure, rows["setting"], rows, **look.line, label=name,
+                axes, panel.measure, rows, "setting", **look.line, label=name,
                 markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
                 markersize=size, zorder=order,
             )  # fmt: skip
@@ -209,7 +209,7 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
                 axes.axvline(trained[column].iloc[0], color="0.5", linewidth=6, alpha=0.25, zorder=0)
             for look, of_line in every_line.values():
                 if len(part := of_line[of_line.index.isin(shown.index)]):
-                    draw_line(axes, HASHHOP_SIZES, part[column], part, **look)
+                    draw_line(axes, HASHHOP_SIZES, part, column, **look)
             axes.axhline(needed_h_gq(model), color="0.5", linewidth=0.8, linestyle=":", zorder=1)
             axes.set_ylim(-0.04, 1.06)
             axes.set_ylabel(HASHHOP_SIZES.axis)

@@ -202,13 +202,13 @@ def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series]
         )  # fmt: skip
 
 
-def draw_line(axes: Axes, measure: Measure, x: pd.Series, rows: pd.DataFrame, **style: object) -> None:
-    """A line of scores as readers see them, with thin bars for the intervals."""
-    order = x.sort_values(kind="stable").index
-    seen = rows.loc[order, ["mean", "low", "high"]].map(measure.shown)
+def draw_line(axes: Axes, measure: Measure, rows: pd.DataFrame, column: str, **style: object) -> None:
+    """A line of scores as readers see them, over a column, with thin bars for the intervals."""
+    rows = rows.sort_values(column, kind="stable")
+    seen = rows[["mean", "low", "high"]].map(measure.shown)
     ends = seen[["low", "high"]]
     bars = np.abs(np.array([seen["mean"] - ends.min(axis=1), ends.max(axis=1) - seen["mean"]]))
-    drawn = axes.errorbar(x.loc[order], seen["mean"], yerr=bars, elinewidth=0.7, capsize=1.5, **style)  # type: ignore[arg-type]
+    drawn = axes.errorbar(rows[column], seen["mean"], yerr=bars, elinewidth=0.7, capsize=1.5, **style)  # type: ignore[arg-type]
     for part in (*drawn[1], *drawn[2]):
         part.set_alpha(0.55)
 
@@ -233,7 +233,7 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
         middle = families.index(family) + (families.count(family) - 1) / 2
         drawn = axes.transData + ScaledTranslation((number - middle) * ASIDE, 0, axes.figure.dpi_scale_trans)
         near = rows[~panel.far[rows.index]].sort_values(column)
-        draw_line(axes, panel.measure, near[column], near, transform=drawn, **style)
+        draw_line(axes, panel.measure, near, column, transform=drawn, **style)
         for _, last in near.tail(1).iterrows():
             x, y = last[column], panel.measure.shown(last["mean"])
             if family == "original" and column != "ratio":  # it is no setting of what is shown, but their yardstick
