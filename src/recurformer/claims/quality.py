@@ -15,12 +15,11 @@ from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
 from recurformer.results.cells import baseline_scores, over_original, perplexity_values, quality_values
-from recurformer.results.frames import records
+from recurformer.results.frames import ratio_of_sums, records
 from recurformer.results.learned import (
     KNOWS_LANGUAGE,
     LEARNED_MQAR,
     NEAR_PRINTED,
-    accuracy_of,
     at_best_rate,
     best_learning_rates,
     needed_h_gq,
@@ -155,7 +154,7 @@ def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float,
     if reason := why_mqar_not_run(mqar, best):
         raise Undecided(reason)
     rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
-    accuracy = accuracy_of(at_best_rate(rows, best), ["beta", "length"]).unstack("length")
+    accuracy = ratio_of_sums(at_best_rate(rows, best), ["beta", "length"], "correct", "queries").unstack("length")
     if 1.0 not in accuracy.index:
         raise Missing("no MQAR run with all heads replaced")
     return accuracy, best, {"mqar": mqar.index}

@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 from recurformer.paper import label
 from recurformer.render.panels import FAR, by_method, line_style, name_lines
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
-from recurformer.results.frames import by_model, groups, in_order, require
+from recurformer.results.frames import by_model, groups, in_order, ratio_of_sums, require
 from recurformer.results.learned import (
     ARMS,
     LENGTHS,
@@ -240,9 +240,8 @@ POSITIONS = 128
 def _by_position(rows: pd.DataFrame, likelihood: str, tokens: str) -> pd.DataFrame:
     """Perplexity by the mean position of a bin: mean, low and high over the seeds."""
     places = rows["position"].groupby(rows["position"] // POSITIONS).transform("mean")
-    sums = rows.groupby([places, rows["seed"]])[[likelihood, tokens]].sum()
-    sums = sums[sums[tokens] > 0]
-    of_seeds = (sums[likelihood] / sums[tokens]).map(math.exp).groupby(level=0)
+    nats = ratio_of_sums(rows, [places, rows["seed"]], likelihood, tokens).dropna()  # NaN: no such token
+    of_seeds = nats.map(math.exp).groupby(level=0)
     return pd.DataFrame({"mean": of_seeds.mean(), "low": of_seeds.min(), "high": of_seeds.max()})
 
 

@@ -206,6 +206,12 @@ def runs_of(rows: pd.DataFrame) -> str:
     return " ".join(sorted(set(rows["run"].dropna()) - {""})) if "run" in rows else ""
 
 
+def ratio_of_sums(rows: pd.DataFrame, keys: Any, part: str, whole: str) -> pd.Series:
+    """The sum of a column over the sum of another one, of the rows that share a key."""
+    sums = rows.groupby(keys)[[part, whole]].sum()
+    return sums[part] / sums[whole]
+
+
 def in_order(found: Iterable[Any], known: Iterable[Any]) -> list[Any]:
     """What was found, each once: the known ones first and in their order, the others as they come."""
     present = dict.fromkeys(found)
