@@ -23,7 +23,7 @@ from recurformer.claims.comparisons import (
 from recurformer.claims.evidence import Evidence, Missing, Undecided, because, labels
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
-from recurformer.results.frames import by_model, groups, models_in_order, ratio_of_sums, records
+from recurformer.results.frames import by_model, groups, ratio_of_sums, records
 from recurformer.results.learned import FALL, largest_fall, why_undecided
 from recurformer.results.scores import (
     CONTINUATION,
@@ -231,14 +231,14 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
 
 def states(evidence: Evidence) -> Finding:
     """Fraction of the groups of heads in which a Mamba state is priced below tokens and bits of as many bytes."""
-    rows = evidence.rows("mixer_prices", mixer="mamba")
-    rows = rows[rows["model"] == models_in_order(rows)[0]].dropna(subset="tokens_cost")
+    model, rows = by_model(evidence.rows("mixer_prices", mixer="mamba"))[0]
+    rows = rows.dropna(subset="tokens_cost")
     if rows.empty:
         raise Missing("no choice of tokens and bits is as small as the state")
     times = rows["cost"] / rows["tokens_cost"]
     cheaper, surely = times < 1, ((times < 1 / ERROR).mean(), (times > ERROR).mean())
     text = (
-        f"{label(rows['model'].iloc[0])}, {rows['tokens'].max():,} tokens: the state is cheaper in {cheaper.sum()} of "
+        f"{label(model)}, {rows['tokens'].max():,} tokens: the state is cheaper in {cheaper.sum()} of "
         f"{len(rows)} groups, and costs {times.median():.3g} times as much in the median"
     )
     still_open = "" if max(surely) > 0.5 else f"too many of the estimates lie within a factor of {ERROR:g}"
@@ -371,7 +371,7 @@ def tasks(
     rows = rows[rows["task"].str.startswith(tuple(families) or "")]
     if rows.empty:
         raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
-    pairs = pd.concat([_pairs(rows[rows["model"] == model]) for model in models_in_order(rows)])
+    pairs = pd.concat([_pairs(of_model) for _, of_model in by_model(rows)])
     is_fraction = (
         pairs["value"].between(0, 1) & pairs["original"].between(0, 1) & ~pairs["metric"].str.endswith(NO_FRACTIONS)
     )

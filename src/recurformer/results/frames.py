@@ -218,19 +218,15 @@ def in_order(found: Iterable[Any], known: Iterable[Any]) -> list[Any]:
     return [one for one in dict.fromkeys([*known, *present]) if one in present]
 
 
-def models_in_order(frame: pd.DataFrame) -> list[str]:
-    """The models of a frame: the paper's backbones first and in its order, the others as they come."""
-    return in_order(frame["model"].unique(), BACKBONE_LABELS)
-
-
 def models_shown(frame: pd.DataFrame) -> list[str]:
     """The models of a table of the paper's: its backbones, measured or not, and then the others."""
     return list(dict.fromkeys([*BACKBONE_LABELS, *frame["model"]]))
 
 
 def by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of each model, in the order of `models_in_order`."""
-    return [(model, frame[frame["model"] == model]) for model in models_in_order(frame)]
+    """The rows of each model: the paper's backbones first and in its order, the others as they come."""
+    models = in_order(frame["model"].unique(), BACKBONE_LABELS)
+    return [(model, frame[frame["model"] == model]) for model in models]
 
 
 def records(frame: pd.DataFrame) -> Iterator[Any]:
