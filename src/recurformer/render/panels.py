@@ -3,7 +3,7 @@
 A family of methods shares a hue; its methods differ in shade, marker and dashes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,11 +171,9 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
     return panels
 
 
-def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]]:
+def lines_of(points: pd.DataFrame) -> list[tuple[Method, bool, pd.DataFrame]]:
     """The points of each method, trained and untrained apart."""
-    for method, rows in by_method(points):
-        for trained, of_training in groups(rows, "trained", sort=True):
-            yield method, trained, of_training
+    return [(method, *line) for method, rows in by_method(points) for line in groups(rows, "trained", sort=True)]
 
 
 def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series], str]) -> None:
@@ -222,7 +220,7 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
         say_not_run(axes)
         return []
     ends = []
-    lines = list(lines_of(panel.points))
+    lines = lines_of(panel.points)
     families = [family for (family, _), *_ in lines]
     for number, (method, trained, rows) in enumerate(lines):
         style, family = line_style(method), method[0]
@@ -275,7 +273,7 @@ Finish = Callable[[Axes, Panel], list[End] | None]
 
 def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: str, finish: Finish) -> Figure:
     """A figure of panels, one below the other, with the names of their lines; arguments as of `quality_figure`."""
-    names = [2 + len(list(lines_of(panel.points))) for panel in panels]
+    names = [2 + len(lines_of(panel.points)) for panel in panels]
     inches = [0.4 if panel.reason else max(1.7, NAME * lines) for panel, lines in zip(panels, names, strict=True)]
     figure, every, _ = grid(
         name, len(panels), 1, lambda _, lines: (WIDTH, 1.5 + 0.6 * lines + sum(inches)),
