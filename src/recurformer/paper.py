@@ -22,9 +22,6 @@ OTHER_LABELS = {
     "text-qwen2": "Text-Qwen2",
 }
 """Models of the suite's own studies; any other model is shown by its name."""
-KINDS = ("analytic", "measured", "trained", "trend", "reviewer")
-"""What it takes to check a claim: counting, running a pretrained model, training one. The fourth is a tendency in a
-picture, the last what the reviewers asked and the paper does not claim."""
 QUANTITY_KINDS = {
     "cache_peak": "analytic", "cache_size": "analytic", "cs_10k": "analytic", "cs_60k": "analytic",
     "l_m": "measured", "h_gq": "trained", "perplexity": "trained",
@@ -39,10 +36,6 @@ def label(model: str) -> str:
     ('Llama2-7B', 'another')
     """
     return {**BACKBONE_LABELS, **OTHER_LABELS}.get(model, model)
-
-
-def _number(printed: str) -> float:
-    return float(printed.replace(",", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +84,13 @@ class PrintedCell:
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`."""
+        """What it takes to check it; `claims/claims.yaml` explains the kinds."""
         return QUANTITY_KINDS[self.quantity]
 
     @property
     def value(self) -> float:
         """The entry as a number; NaN for an order of growth and for an interval."""
-        return math.nan if self.printed[0] in "O[" else _number(self.printed)
+        return math.nan if self.printed[0] in "O[" else float(self.printed.replace(",", ""))
 
     @property
     def half_digit(self) -> float:

@@ -118,12 +118,8 @@ def operations(evidence: Evidence) -> Finding:
 
 
 def similar(evidence: Evidence, models: Sequence[str], near: float) -> Finding:
-    """The counted caches of RecurFormer at Table 2's beta and of PyramidInfer, over the original's, at both lengths.
-
-    Args:
-        evidence: with both.
-        models: the one in which PyramidInfer was counted.
-        near: what their fractions may differ by.
+    """The counted caches of RecurFormer at Table 2's beta and of PyramidInfer, over the original's, at both lengths;
+    these fractions may differ by `near`.
     """
     (model,), lengths = models, list(CACHE_LENGTHS.values())
     where = {"model": model, "unit": "kv_group", "beta": BETAS[model]}

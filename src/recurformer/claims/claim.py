@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,7 @@ Judge = Callable[[Evidence], Finding]
 class Claim:
     """One checkable statement: its words or the `printed` number; `claims.yaml` explains the rest.
 
-    `kind` is one of `recurformer.paper.KINDS`; without a judge no stage measures it. It is about all of its `models`.
+    Without a judge no stage measures it. It is about all of its `models`.
     """
 
     id: str
@@ -165,8 +164,6 @@ class Inconsistency:
 _FOLDER = Path(__file__).parent
 _READ = read_yaml(_FOLDER / "claims.yaml")
 _TOLERANCE, _NEEDS = {True: "sign", False: "–"}, {"analytic": "shapes"}
-_STATEMENTS = [read_yaml(file) for file in sorted((_FOLDER / "statements").glob("*.yaml"))]
-_QUESTIONS = read_yaml(_FOLDER / "questions.yaml")
 
 
 def _filled(entry: Mapping[str, Any], **usual: str) -> dict[str, Any]:
@@ -179,11 +176,13 @@ QUANTITIES = {name: Entry(**_filled(entry, needs="")) for name, entry in _READ["
 """What a printed number measures -> how it is decided; "reduction": a percentage of the text."""
 STATEMENTS = {
     name: Statement(**_filled(entry, tolerance=_TOLERANCE["test" in entry], needs=_NEEDS.get(entry["kind"], "weights")))
-    for name, entry in chain.from_iterable(map(dict.items, _STATEMENTS))
+    for file in sorted((_FOLDER / "statements").glob("*.yaml"))
+    for name, entry in read_yaml(file).items()
 }
 """Every checkable sentence: id -> statement."""
 QUESTIONS = {
-    name: Question(**_filled(entry, tolerance="no_less", needs="ablations")) for name, entry in _QUESTIONS.items()
+    name: Question(**_filled(entry, tolerance="no_less", needs="ablations"))
+    for name, entry in read_yaml(_FOLDER / "questions.yaml").items()
 }
 """Every question, in the order of the table that answers them."""
 INCONSISTENCIES = {name: Inconsistency(**entry) for name, entry in read_yaml(_FOLDER / "inconsistencies.yaml").items()}

@@ -226,9 +226,8 @@ def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowe
     """
     tests: dict[tuple[object, ...], list[Comparison]] = {}
     for one in pairs:
-        tests.setdefault((one.measure.kind, one.model, one.name, one.other, one.beta if by_beta else None), []).append(
-            one
-        )
+        key = one.measure.kind, one.model, one.name, one.other, one.beta if by_beta else None
+        tests.setdefault(key, []).append(one)
     ended = [test for test in tests.values() if not any(one.why_undecided(allowed) for one in test)]
     if ended and not (lost := _judged(ended, allowed)).holds:
         return replace(lost, rows=rows_of(pairs))

@@ -64,12 +64,12 @@ def judge_of(entry: Entry, **about: object) -> Judge | None:
     return partial(judge, **entry.parameters, **about)
 
 
-def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: Judge | None, **words: Any) -> Claim:
+def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, **words: Any) -> Claim:
     """A claim; `words` are what its tolerance and its needs may name besides parameters."""
     return Claim(
         id=id, place=place, statement=statement, kind=kind, test=entry.test,
         tolerance=entry.tolerance.format(**WORDS, **entry.parameters, **words), needs=entry.needs.format(**words),
-        printed=words.get("printed", ""), judge=judge, only_at_paper_sizes=entry.only_at_paper_sizes,
+        printed=words.get("printed", ""), judge=judge_of(entry), only_at_paper_sizes=entry.only_at_paper_sizes,
         models=tuple(entry.parameters.get("models", BACKBONE_LABELS)),
     )  # fmt: skip
 
@@ -79,18 +79,15 @@ def _of_cell(cell: PrintedCell) -> Claim:
     entry = QUANTITIES["reduction" if cell.reduction else cell.quantity]
     words = {"printed": cell.printed, "model": label(cell.model), "half_digit": cell.half_digit}
     statement = f"{cell.printed}{' % less' if cell.reduction else ''}"
-    claim = _claim(entry, cell.id, cell.place, statement, cell.kind, judge_of(entry, cell=cell), **words)
-    return replace(claim, models=(cell.model,))
+    claim = _claim(entry, cell.id, cell.place, statement, cell.kind, **words)
+    return replace(claim, judge=judge_of(entry, cell=cell), models=(cell.model,))
 
 
 def all_claims() -> list[Claim]:
     """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
-    sentences = [
-        _claim(sentence, name, sentence.place, f"“{sentence.quote}”", sentence.kind, judge_of(sentence))
-        for name, sentence in STATEMENTS.items()
-    ]
+    sentences = [_claim(said, name, said.place, f"“{said.quote}”", said.kind) for name, said in STATEMENTS.items()]
     asked = [
-        _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, judge_of(one))
+        _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER)
         for name, one in QUESTIONS.items()
         if one.claim
     ]
@@ -103,8 +100,8 @@ COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "sou
 @dataclass(frozen=True)
 class Decision:
     """What the strongest evidence says about one claim: a verdict of `recurformer.results.words.MARKS`, what was
-    found in which measurements, if anything, the reason, where the verdict needs one, and whether these are at the
-    paper's scale.
+    found in which measurements, the reason, where the verdict needs one, and whether these are at the paper's scale.
+    Measurements that leave a claim undecided may have no finding; without measurements of it there is neither.
     """
 
     claim: Claim
@@ -113,19 +110,17 @@ class Decision:
     evidence: Evidence | None = None
     reason: str = ""
     at_scale: bool = False
-    left_open_by: str = ""
-    """The source whose measurements leave it undecided, where there is no finding."""
 
     @property
     def recording(self) -> str:
         """The recording that the verdict is about; empty where it is about this study's measurements, or about none."""
-        source = self.evidence.source if self.evidence else self.left_open_by
+        source = self.evidence.source if self.evidence else THIS_STUDY
         return "" if source == THIS_STUDY or self.verdict == PAPER_INCONSISTENT else source
 
     @property
     def is_own(self) -> bool:
         """Whether the verdict is about this study's measurements."""
-        return self.evidence is not None and not self.recording and self.verdict != PAPER_INCONSISTENT
+        return self.finding is not None and not self.recording and self.verdict != PAPER_INCONSISTENT
 
     @property
     def borrowed(self) -> tuple[str, str]:
@@ -153,14 +148,10 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
 
     The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
     before a recording. Where the paper contradicts itself no measurement can help. What rests on a single training seed
-    is consistent at most.
-
-    Args:
-        claim: that is decided.
-        sources: the study first, then recordings.
+    is consistent at most. `sources` are as of `make_ledger`.
     """
     findings: list[tuple[bool, Finding, Evidence]] = []
-    unanswered: list[tuple[Missing, str]] = []
+    unanswered: list[tuple[Missing, Evidence]] = []
     for source in sources if claim.judge else ():
         try:
             judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
@@ -168,7 +159,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
                 raise Missing("measured at other sizes than the paper's")
             findings.append((source.at_paper_scale(judged.rows, claim.models, judged.samples or 0), judged, source))
         except Missing as missing:
-            unanswered.append((missing, source.source))
+            unanswered.append((missing, source))
     at_scale, finding, evidence = min(
         findings,
         key=lambda one: (not one[0], -one[1].tokens, not one[1].decided),
@@ -179,11 +170,11 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason, at_scale)
     if finding is None or evidence is None:
         measured = [answer for answer in unanswered if isinstance(answer[0], Undecided)]
-        why, place = next(iter(measured or unanswered), ("no stage measures it", ""))
+        why, left_open_by = next(iter(measured or unanswered), ("no stage measures it", None))
         reason = f"{str(why).rstrip('.')}; it needs {claim.needs}"
         if not measured:
             return Decision(claim, NOT_RUN, reason=reason)
-        return Decision(claim, UNDECIDED, reason=reason, left_open_by=place)
+        return Decision(claim, UNDECIDED, evidence=left_open_by, reason=reason)
     if not finding.decided:
         more = "" if finding.samples is None else "more samples or training, or "
         why = f"{finding.reason}; it needs {more}{claim.needs}"
@@ -221,7 +212,7 @@ class Ledger:
         return [
             {
                 "fact": fact,
-                "verdicts": dict(Counter(d.verdict for d in by_fact[fact]).most_common()),
+                "verdicts": _counted(d.verdict for d in by_fact[fact]),
                 "claims": [d.claim.id for d in by_fact[fact]],
             }
             for fact in FINDINGS
@@ -256,13 +247,7 @@ class Ledger:
 
 
 def make_ledger(study: str, sources: Sequence[Evidence], claims: Sequence[Claim] | None = None) -> Ledger:
-    """Decide every claim.
-
-    Args:
-        study: name of the study.
-        sources: its own measurements first, then recordings.
-        claims: other claims than all of them.
-    """
+    """Decide some claims or all of them; `sources` are the study's own measurements first, then recordings."""
     chosen = all_claims() if claims is None else claims
     return Ledger(study, tuple(decide(claim, sources) for claim in chosen))
 
@@ -273,7 +258,7 @@ def _row(decision: Decision) -> dict[str, Any]:
         "id": claim.id, "place": claim.place, "statement": claim.statement, "paper": claim.printed, "kind": claim.kind,
         "test": claim.test, "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
         "ours": finding.ours if finding else "", "reason": decision.reason,
-        "source": evidence.source if evidence else "",
+        "source": evidence.source if finding and evidence else "",
         "scale": "" if finding is None else "paper" if decision.at_scale else "smaller",
         "seeds": decision.seeds or None,
         "samples": finding.samples if finding else None,
@@ -296,7 +281,7 @@ def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
 def _claim_dict(decision: Decision) -> dict[str, Any]:
     shown = _row(decision)
     about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
-    return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.evidence else None}
+    return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.finding else None}
 
 
 def from_recordings(decisions: Iterable[Decision]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_DROP, INCONSISTENCIES, ROUNDING, Finding
-from recurformer.claims.evidence import Evidence, Missing, Undecided
+from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided
 from recurformer.data.sizes import PUBLISHED
 from recurformer.paper import CACHE_LENGTHS, CELLS, EXPONENTS, PrintedCell, label
 from recurformer.results.cells import (
@@ -46,19 +46,14 @@ def growth(evidence: Evidence, allowed: float, cell: PrintedCell = MAMBAS_CACHE)
     return Finding(holds, f"exponent {number(exponent, 2)}", {"complexity": rows.index})
 
 
-def _caches(evidence: Evidence, cell: PrintedCell) -> tuple[str, pd.DataFrame]:
-    """Kind and rows of the caches of a cell."""
+def _caches(evidence: Evidence, cell: PrintedCell) -> tuple[Rows, pd.Series]:
+    """The rows of the caches of a cell, and their ratios by the unit of selection, kv_group before head."""
     length = CACHE_LENGTHS[cell.quantity]
     if cell.method == PYRAMIDINFER:
-        return "pyramidinfer", evidence.rows("pyramidinfer", model=cell.model, length=length)
-    return "cache", evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
-
-
-def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
-    """The ratios of one cell by the unit of selection, kv_group before head."""
-    if kind == "pyramidinfer":
-        return pd.Series({kind: float(rows["ratio"].iloc[0])})
-    return cache_values(rows).set_index("setting")["ours"].sort_index(ascending=False)
+        rows = evidence.rows("pyramidinfer", model=cell.model, length=length)
+        return {"pyramidinfer": rows.index}, rows["ratio"].head(1)
+    rows = evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
+    return {"cache": rows.index}, cache_values(rows).set_index("setting")["ours"].sort_index(ascending=False)
 
 
 WHOLE = "audit/whole-heads/"
@@ -134,12 +129,11 @@ def caches_by_beta(evidence: Evidence, models: tuple[str, ...]) -> Finding:
 
 def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     """The counted cache against the printed fraction, under every reading of grouped-query attention."""
-    kind, rows = _caches(evidence, cell)
-    ratios = _ratios(kind, rows)
+    rows, ratios = _caches(evidence, cell)
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
     distinct = ratios.round(4).nunique() > 1
     text = ", ".join(f"{number(ratio, 4)} ({unit})" for unit, ratio in ratios.items()) if distinct else ""
-    finding = Finding(holds, text or number(float(ratios.iloc[0]), 4), {kind: rows.index})
+    finding = Finding(holds, text or number(float(ratios.iloc[0]), 4), rows)
     if cell.method == PYRAMIDINFER:
         return replace(finding, remark="0.7 is the fraction that is kept, not evicted")
     if not cell.beta:
@@ -221,10 +215,10 @@ def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Findi
 
 def reduction(evidence: Evidence, cell: PrintedCell) -> Finding:
     """Counted reduction in percent against the one in the text."""
-    kind, rows = _caches(evidence, cell)
-    percent = 100 * (1 - _ratios(kind, rows))
+    rows, ratios = _caches(evidence, cell)
+    percent = 100 * (1 - ratios)
     nearest = float(percent.iloc[int((percent - cell.value).abs().argmin())])
     decimals = len(cell.printed.partition(".")[2])
     holds = abs(nearest - cell.value) <= cell.half_digit + ROUNDING
     still_open = "" if holds else _by_choice(evidence, cell, 1 - cell.value / 100)
-    return Finding(holds, f"{nearest:.{decimals + 1}f} %", {kind: rows.index}, still_open=still_open)
+    return Finding(holds, f"{nearest:.{decimals + 1}f} %", rows, still_open=still_open)

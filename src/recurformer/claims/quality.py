@@ -15,12 +15,11 @@ from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
 from recurformer.results.cells import baseline_scores, over_original, perplexity_values, quality_values
-from recurformer.results.frames import records
+from recurformer.results.frames import ratio_of_sums, records
 from recurformer.results.learned import (
     KNOWS_LANGUAGE,
     LEARNED_MQAR,
     NEAR_PRINTED,
-    accuracy_of,
     at_best_rate,
     best_learning_rates,
     needed_h_gq,
@@ -68,10 +67,8 @@ def _text(model: str, quality: Estimate) -> str:
 
 
 def require_flattened(arms: Iterable[tuple[bool, str]]) -> None:
-    """Let no arm that may still learn decide; one that fails at its end decides whatever the others learn.
-
-    Args:
-        arms: of each, whether it fails the test, and why it may still learn.
+    """Let no arm that may still learn decide; one that fails at its end decides whatever the others learn. `arms` tell
+    of each whether it fails the test, and why it may still learn.
 
     Raises:
         Undecided: an arm may still learn, and none fails at its end.
@@ -103,12 +100,8 @@ def kept(evidence: Evidence) -> Finding:
 
 
 def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) -> Finding:
-    """What is left of h_gq at beta = 1.
-
-    Args:
-        evidence: with HashHop.
-        nothing_left: below this fraction of the original's h_gq.
-        both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
+    """What is left of h_gq at beta = 1: nothing where it is at most the fraction `nothing_left` of the original's.
+    `both_kinds` needs models of one query head for each key-value head (MHA) and of several (GQA).
     """
     counted: Rows = {}
     if both_kinds:
@@ -161,7 +154,7 @@ def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float,
     if reason := why_mqar_not_run(mqar, best):
         raise Undecided(reason)
     rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
-    accuracy = accuracy_of(at_best_rate(rows, best), ["beta", "length"]).unstack("length")
+    accuracy = ratio_of_sums(at_best_rate(rows, best), ["beta", "length"], "correct", "queries").unstack("length")
     if 1.0 not in accuracy.index:
         raise Missing("no MQAR run with all heads replaced")
     return accuracy, best, {"mqar": mqar.index}

@@ -23,7 +23,7 @@ from recurformer.claims.comparisons import (
 from recurformer.claims.evidence import Evidence, Missing, Undecided, because, labels
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
-from recurformer.results.frames import by_model, groups, models_in_order, records
+from recurformer.results.frames import by_model, groups, ratio_of_sums, records
 from recurformer.results.learned import FALL, largest_fall, why_undecided
 from recurformer.results.scores import (
     CONTINUATION,
@@ -61,11 +61,9 @@ FACTOR = 2.01
 
 def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
     """Gain of the loss above the original's of the same seed from the first to the second half."""
-    sides = []
-    for side in (rows, original):
-        sums = side.groupby(["seed", "window", "position"])[["negative_log_likelihood", "tokens"]].sum()
-        sides.append((sums["negative_log_likelihood"] / sums["tokens"]).unstack("position"))
-    extra = (sides[0] - sides[1]).dropna()
+    keys = ["seed", "window", "position"]
+    nats, originals = (ratio_of_sums(side, keys, "negative_log_likelihood", "tokens") for side in (rows, original))
+    extra = (nats.unstack("position") - originals.unstack("position")).dropna()
     half = extra.shape[1] // 2
     if not half or extra.index.get_level_values("window").nunique() < 2:
         raise Missing("two windows of two positions at least are needed")
@@ -233,24 +231,18 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
 
 def states(evidence: Evidence) -> Finding:
     """Fraction of the groups of heads in which a Mamba state is priced below tokens and bits of as many bytes."""
-    rows = evidence.rows("mixer_prices", mixer="mamba")
-    rows = rows[rows["model"] == models_in_order(rows)[0]].dropna(subset="tokens_cost")
+    model, rows = by_model(evidence.rows("mixer_prices", mixer="mamba"))[0]
+    rows = rows.dropna(subset="tokens_cost")
     if rows.empty:
         raise Missing("no choice of tokens and bits is as small as the state")
     times = rows["cost"] / rows["tokens_cost"]
     cheaper, surely = times < 1, ((times < 1 / ERROR).mean(), (times > ERROR).mean())
     text = (
-        f"{label(rows['model'].iloc[0])}, {rows['tokens'].max():,} tokens: the state is cheaper in {cheaper.sum()} of "
+        f"{label(model)}, {rows['tokens'].max():,} tokens: the state is cheaper in {cheaper.sum()} of "
         f"{len(rows)} groups, and costs {times.median():.3g} times as much in the median"
     )
     still_open = "" if max(surely) > 0.5 else f"too many of the estimates lie within a factor of {ERROR:g}"
     return Finding(bool(cheaper.mean() > 0.5), text, {"mixer_prices": rows.index}, still_open=still_open)
-
-
-def _by_window(rows: pd.DataFrame) -> pd.Series:
-    """Divergence from the original in nats a token, by seed and window of text."""
-    sums = rows.groupby(["seed", "window"])[["divergence", "tokens"]].sum()
-    return sums["divergence"] / sums["tokens"]
 
 
 def chosen(evidence: Evidence, nearest: float) -> Finding:
@@ -266,7 +258,10 @@ def chosen(evidence: Evidence, nearest: float) -> Finding:
             for ratio, priced in groups(of(of_model, "priced", "windows"), "ratio"):
                 if abs(ratio - held) <= nearest:
                     name = f"{label(model)}, β {beta:g}, {held:.3f} of the cache"
-                    further[name] = mean_difference(_by_window(ours) - _by_window(priced))
+                    one, other = (
+                        ratio_of_sums(side, ["seed", "window"], "divergence", "tokens") for side in (ours, priced)
+                    )
+                    further[name] = mean_difference(one - other)
                     used += [ours, priced]
     if not further:
         raise Missing("windows in the heads of highest RA-I and windows by price were not measured at equal bytes")
@@ -376,7 +371,7 @@ def tasks(
     rows = rows[rows["task"].str.startswith(tuple(families) or "")]
     if rows.empty:
         raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
-    pairs = pd.concat([_pairs(rows[rows["model"] == model]) for model in models_in_order(rows)])
+    pairs = pd.concat([_pairs(of_model) for _, of_model in by_model(rows)])
     is_fraction = (
         pairs["value"].between(0, 1) & pairs["original"].between(0, 1) & ~pairs["metric"].str.endswith(NO_FRACTIONS)
     )

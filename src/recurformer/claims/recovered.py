@@ -8,7 +8,7 @@ from recurformer.claims.claim import ALLOWED_RATIO, OPEN, Finding, at_most, mean
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
 from recurformer.data.interval import Estimate
 from recurformer.paper import label
-from recurformer.results.frames import groups, models_in_order
+from recurformer.results.frames import by_model, groups
 from recurformer.results.learned import ALLOWED_FALL, RECOVERED_BY, arm_label, at_equal_bytes, last_points, state_bytes
 from recurformer.results.words import estimated
 from recurformer.study.ablations import COMMON_BETA
@@ -23,7 +23,7 @@ SAME_BYTES = 1.1
 
 def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
     """The points of some arms of the first model, at one fraction of heads; all of them must have been measured."""
-    model = models_in_order(evidence.rows(KIND))[0]
+    model, _ = by_model(evidence.rows(KIND))[0]
     for arm in arms:
         evidence.rows(KIND, model=model, arm=arm, beta=beta)
     return evidence.rows(KIND, model=model, arm=list(arms), beta=beta)
@@ -78,12 +78,8 @@ def recovered(evidence: Evidence) -> Finding:
 
 
 def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
-    """Perplexity of a model trained from random weights over that of one trained likewise from the original's.
-
-    Args:
-        evidence: with curves of recovery.
-        reused: arm that starts from the original's weights.
-        fresh: arm that differs from it in its start alone; both are compared at the largest fraction of heads it has.
+    """Perplexity of a model trained from random weights (the arm `fresh`) over that of one trained likewise from the
+    original's (`reused`), at the largest fraction of heads that the fresh arm has.
     """
     beta = float(evidence.rows(KIND, arm=fresh)["beta"].max())
     curves = _curves(evidence, beta, reused, fresh)

@@ -63,7 +63,8 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
     """Markdown with the front matter that the model hub reads: description, numbers, pictures if they are `drawn`,
     loading.
     """
-    base, mixer = adaptation["base"], adaptation["recipe"]["mixer"]
+    base, mixer, heads = adaptation["base"], adaptation["recipe"]["mixer"], adaptation["heads"]
+    replaced = sum(map(len, heads)) / (len(heads) * adaptation["attention_heads"])  # beta, rounded to whole groups
     front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", mixer]}
     if base["license"]:
         front["license"] = base["license"]
@@ -75,7 +76,7 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
         **{"budget": None, "loss": None, **adaptation},
         drawn=drawn,
         front=yaml.safe_dump(front, sort_keys=False),
-        percent=f"{100 * replaced_fraction(adaptation):.0f}",
+        percent=f"{100 * replaced:.0f}",
         mixer=MIXERS.get(mixer, mixer),
         tables=[
             ("Before and after", COMPARED, compared(adaptation)),
@@ -90,12 +91,6 @@ def card(adaptation: Adaptation, drawn: bool = True) -> str:
 def stage(adaptation: Adaptation, name: str) -> Adaptation:
     """The quality after one step."""
     return next(row for row in adaptation["stages"] if row["stage"] == name)
-
-
-def replaced_fraction(adaptation: Adaptation) -> float:
-    """Heads replaced over all heads: beta, rounded to whole groups."""
-    heads = adaptation["heads"]
-    return sum(map(len, heads)) / (len(heads) * adaptation["attention_heads"])
 
 
 def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:

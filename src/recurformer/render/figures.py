@@ -38,8 +38,8 @@ from recurformer.render.style import (
     show_heads,
     styled,
 )
-from recurformer.results.frames import by_model, groups, require, require_values
-from recurformer.results.learned import TRIAL, accuracy_of, at_best_rate, best_learning_rates, why_mqar_not_run
+from recurformer.results.frames import by_model, groups, ratio_of_sums, require, require_values
+from recurformer.results.learned import TRIAL, at_best_rate, best_learning_rates, why_mqar_not_run
 from recurformer.results.scores import ra_i
 
 SHOWN = 5
@@ -297,13 +297,14 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     figure, shown, columns = grid("Figure 4", len(panels), 4, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True)
     betas = sorted(test["beta"].unique())
     for place, ((length, rows), axes) in enumerate(zip(panels, shown, strict=True)):
-        every, name = accuracy_of(rows, TRIAL), "every learning rate and seed"
+        every, name = ratio_of_sums(rows, TRIAL, "correct", "queries"), "every learning rate and seed"
         axes.plot(every.index.get_level_values("beta"), every, "x", color="0.6", markersize=4, label=name)
         if reason:
             plate = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.75}  # word and points both show
             axes.text(0.5, 0.5, "not-run", transform=axes.transAxes, ha="center", va="center", bbox=plate, zorder=4)
         else:
-            by_seed = accuracy_of(at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
+            at_best = ratio_of_sums(at_best_rate(rows, best), ["beta", "seed"], "correct", "queries")
+            by_seed = at_best.groupby("beta")
             mean = by_seed.mean()
             spread = [mean - by_seed.min(), by_seed.max() - mean]
             look = series(2)

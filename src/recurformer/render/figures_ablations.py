@@ -26,7 +26,7 @@ from recurformer.render.panels import (
     show_score,
 )
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, legend_above, show_fractions, styled
-from recurformer.results.frames import by_model, groups, require, require_values
+from recurformer.results.frames import by_model, groups, in_order, require, require_values
 from recurformer.results.learned import needed_h_gq
 from recurformer.results.scores import (
     HASHHOP_SIZES,
@@ -78,12 +78,6 @@ def _selector_look(selector: str) -> tuple[str, Series]:
     return SELECTORS.get(selector, (selector, Series(SERIES[5].colour, (0, ()), MARKERS[6])))
 
 
-def _selectors_in_order(names: pd.Series) -> list[str]:
-    """The selectors there are, as `SELECTORS` lists them; those that are not known come last."""
-    present = list(dict.fromkeys(names))
-    return [name for name in SELECTORS if name in present] + [name for name in present if name not in SELECTORS]
-
-
 def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
     """The points by selector, of the mixer that has most of them: trained rather than not, Mamba rather than others."""
     by_mixer = groups(points[points["family"] == "mixer"], ["trained", "method"])
@@ -97,7 +91,7 @@ def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
 
 def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
     """One bar a selector: the mean over its seeds, and each seed as a point."""
-    names = [name for name in _selectors_in_order(rows["by"]) if name != PAPERS_SELECTOR]
+    names = [name for name in in_order(rows["by"], SELECTORS) if name != PAPERS_SELECTOR]
     for axes, column, title, shown in (
         (pair[0], "rank_correlation", "order of heads", "rank correlation with RA-I"),
         (pair[1], "overlap", "choice of heads", f"fraction of RA-I's choice, β = {COMMON_BETA:g}"),
@@ -146,12 +140,12 @@ def ablation_selectors(
             say_not_run(axes)
             continue
         selected = panel.points[panel.points["family"] != "original"]
-        for by in _selectors_in_order(selected["by"]):
+        for by in in_order(selected["by"], SELECTORS):
             name, look = _selector_look(by)
             width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
             rows = selected[selected["by"] == by]
             draw_line(
-                axes, panel.measure, rows["setting"], rows, **look.line, label=name,
+                axes, panel.measure, rows, "setting", **look.line, label=name,
                 markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
                 markersize=size, zorder=order,
             )  # fmt: skip
@@ -215,7 +209,7 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
                 axes.axvline(trained[column].iloc[0], color="0.5", linewidth=6, alpha=0.25, zorder=0)
             for look, of_line in every_line.values():
                 if len(part := of_line[of_line.index.isin(shown.index)]):
-                    draw_line(axes, HASHHOP_SIZES, part[column], part, **look)
+                    draw_line(axes, HASHHOP_SIZES, part, column, **look)
             axes.axhline(needed_h_gq(model), color="0.5", linewidth=0.8, linestyle=":", zorder=1)
             axes.set_ylim(-0.04, 1.06)
             axes.set_ylabel(HASHHOP_SIZES.axis)

@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 from recurformer.paper import label
 from recurformer.render.panels import FAR, by_method, line_style, name_lines
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
-from recurformer.results.frames import by_model, groups, require
+from recurformer.results.frames import by_model, groups, in_order, ratio_of_sums, require
 from recurformer.results.learned import (
     ARMS,
     LENGTHS,
@@ -48,12 +48,6 @@ def _first_model(recovery: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     return model, _over_original(rows, tokens=0)
 
 
-def _places(curves: pd.DataFrame) -> dict[str, int]:
-    """The arms in the order in which they are drawn."""
-    present = dict.fromkeys(curves["arm"])
-    return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *present]) if arm in present)}
-
-
 def _means(points: pd.DataFrame, by: str | list[str], quantity: str) -> tuple[pd.Series, list[pd.Series]]:
     """Means over seeds of a quantity by columns, and how far their intervals reach down and up."""
     means = points.groupby(by)[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
@@ -80,7 +74,7 @@ def _axis_of_tokens(axes: Axes, curves: pd.DataFrame) -> float:
 def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str) -> None:
     """One line an arm over the tokens that it has read."""
     start = _axis_of_tokens(axes, curves)
-    for arm, place in _places(curves).items():
+    for place, arm in enumerate(in_order(curves["arm"], ARMS)):
         look, rows = series(place), curves[curves["arm"] == arm]
         if quantity == "divergence" and arm == "original":
             rows = rows[rows["tokens"] > 0]  # it is its own yardstick before it learns
@@ -96,13 +90,15 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str) -> None:
     axes.set_ylabel(RECOVERED[quantity])
 
 
-def _draw_betas(axes: Axes, points: pd.DataFrame, places: dict[str, int]) -> None:
+def _draw_betas(axes: Axes, points: pd.DataFrame, arms: list[str]) -> None:
     """Perplexity at the end of each run, by the fraction of heads; of recipes with several ones.
 
-    A shorter run of a recipe, such as `plus_98k`, looks like the recipe. No line crosses a fraction that it lacks.
+    Those of `arms` have the looks of their places there. A shorter run of a recipe, such as `plus_98k`, looks like the
+    recipe. No line crosses a fraction that it lacks.
     """
     ends = last_points(points[points["beta"] > 0])
     betas = sorted(ends["beta"].unique())
+    places = {arm: place for place, arm in enumerate(arms)}
     for number, (arm, rows) in enumerate(groups(ends, "arm"), len(places)):
         if rows["beta"].nunique() > 1:
             place = places.get(str(arm), places.get(str(arm).rpartition("_")[0], number))
@@ -153,7 +149,7 @@ def recovery(recovery: pd.DataFrame) -> Figure:
         _draw_tokens(axes, curves, quantity)
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:
-        _draw_betas(panels[2], points, _places(curves))
+        _draw_betas(panels[2], points, in_order(curves["arm"], ARMS))
         panels[2].set_title("every β")
         panels[3].set_axis_off()
         panels[3].legend(*panels[1].get_legend_handles_labels(), loc="center")
@@ -241,9 +237,8 @@ POSITIONS = 128
 def _by_position(rows: pd.DataFrame, likelihood: str, tokens: str) -> pd.DataFrame:
     """Perplexity by the mean position of a bin: mean, low and high over the seeds."""
     places = rows["position"].groupby(rows["position"] // POSITIONS).transform("mean")
-    sums = rows.groupby([places, rows["seed"]])[[likelihood, tokens]].sum()
-    sums = sums[sums[tokens] > 0]
-    of_seeds = (sums[likelihood] / sums[tokens]).map(math.exp).groupby(level=0)
+    nats = ratio_of_sums(rows, [places, rows["seed"]], likelihood, tokens).dropna()  # NaN: no such token
+    of_seeds = nats.map(math.exp).groupby(level=0)
     return pd.DataFrame({"mean": of_seeds.mean(), "low": of_seeds.min(), "high": of_seeds.max()})
 
 

@@ -107,11 +107,8 @@ def _claim_row(claim: Claim) -> list[str]:
 
 
 def claims_markdown(ledger: Mapping[str, Any], recorded: Sequence[str] = ()) -> str:
-    """The content of claims.json in Markdown: counts, every claim with its verdict, and the paper's contradictions.
-
-    Args:
-        ledger: the content.
-        recorded: lines that say how many verdicts rest on recordings.
+    """The content of claims.json in Markdown: counts, every claim with its verdict, and the paper's contradictions; and
+    the lines `recorded`, which say how many verdicts rest on recordings.
     """
     parts = {
         heading: [_claim_row(claim) for claim in ledger["claims"] if claim["id"].startswith(prefixes)]

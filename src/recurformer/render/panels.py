@@ -3,7 +3,7 @@
 A family of methods shares a hue; its methods differ in shade, marker and dashes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from matplotlib.transforms import ScaledTranslation, Transform
 
 from recurformer.paper import label
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, styled
-from recurformer.results.frames import by_model, groups
+from recurformer.results.frames import by_model, groups, in_order
 from recurformer.results.scores import (
     CONTINUATION,
     HASHHOP,
@@ -84,8 +84,7 @@ def by_method(points: pd.DataFrame) -> list[tuple[Method, pd.DataFrame]]:
     """The rows of each method, in the order in which methods are drawn and listed: family by family."""
     by_name = dict(groups(points, ["family", "method"]))
     known = [(family, name) for family, names in METHODS.items() for name in names]
-    ordered = [*known, *sorted(set(by_name) - set(known))]
-    return [(method, by_name[method]) for method in ordered if method in by_name]
+    return [(method, by_name[method]) for method in in_order(sorted(by_name), known)]
 
 
 def line_style(method: Method) -> dict[str, Any]:
@@ -172,11 +171,9 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
     return panels
 
 
-def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]]:
+def lines_of(points: pd.DataFrame) -> list[tuple[Method, bool, pd.DataFrame]]:
     """The points of each method, trained and untrained apart."""
-    for method, rows in by_method(points):
-        for trained, of_training in groups(rows, "trained", sort=True):
-            yield method, trained, of_training
+    return [(method, *line) for method, rows in by_method(points) for line in groups(rows, "trained", sort=True)]
 
 
 def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series], str]) -> None:
@@ -203,13 +200,13 @@ def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series]
         )  # fmt: skip
 
 
-def draw_line(axes: Axes, measure: Measure, x: pd.Series, rows: pd.DataFrame, **style: object) -> None:
-    """A line of scores as readers see them, with thin bars for the intervals."""
-    order = x.sort_values(kind="stable").index
-    seen = rows.loc[order, ["mean", "low", "high"]].map(measure.shown)
+def draw_line(axes: Axes, measure: Measure, rows: pd.DataFrame, column: str, **style: object) -> None:
+    """A line of scores as readers see them, over a column, with thin bars for the intervals."""
+    rows = rows.sort_values(column, kind="stable")
+    seen = rows[["mean", "low", "high"]].map(measure.shown)
     ends = seen[["low", "high"]]
     bars = np.abs(np.array([seen["mean"] - ends.min(axis=1), ends.max(axis=1) - seen["mean"]]))
-    drawn = axes.errorbar(x.loc[order], seen["mean"], yerr=bars, elinewidth=0.7, capsize=1.5, **style)  # type: ignore[arg-type]
+    drawn = axes.errorbar(rows[column], seen["mean"], yerr=bars, elinewidth=0.7, capsize=1.5, **style)  # type: ignore[arg-type]
     for part in (*drawn[1], *drawn[2]):
         part.set_alpha(0.55)
 
@@ -223,7 +220,7 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
         say_not_run(axes)
         return []
     ends = []
-    lines = list(lines_of(panel.points))
+    lines = lines_of(panel.points)
     families = [family for (family, _), *_ in lines]
     for number, (method, trained, rows) in enumerate(lines):
         style, family = line_style(method), method[0]
@@ -234,7 +231,7 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
         middle = families.index(family) + (families.count(family) - 1) / 2
         drawn = axes.transData + ScaledTranslation((number - middle) * ASIDE, 0, axes.figure.dpi_scale_trans)
         near = rows[~panel.far[rows.index]].sort_values(column)
-        draw_line(axes, panel.measure, near[column], near, transform=drawn, **style)
+        draw_line(axes, panel.measure, near, column, transform=drawn, **style)
         for _, last in near.tail(1).iterrows():
             x, y = last[column], panel.measure.shown(last["mean"])
             if family == "original" and column != "ratio":  # it is no setting of what is shown, but their yardstick
@@ -276,7 +273,7 @@ Finish = Callable[[Axes, Panel], list[End] | None]
 
 def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: str, finish: Finish) -> Figure:
     """A figure of panels, one below the other, with the names of their lines; arguments as of `quality_figure`."""
-    names = [2 + len(list(lines_of(panel.points))) for panel in panels]
+    names = [2 + len(lines_of(panel.points)) for panel in panels]
     inches = [0.4 if panel.reason else max(1.7, NAME * lines) for panel, lines in zip(panels, names, strict=True)]
     figure, every, _ = grid(
         name, len(panels), 1, lambda _, lines: (WIDTH, 1.5 + 0.6 * lines + sum(inches)),

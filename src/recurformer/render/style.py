@@ -2,13 +2,12 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -54,17 +53,9 @@ def series(index: int) -> Series:
     return SERIES[index % len(SERIES)]
 
 
-@contextmanager
-def shared_style() -> Iterator[None]:
-    """The one style of all figures; the caller's matplotlib settings play no part and stay."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(mpl.rc_params_from_file(STYLE_FILE, use_default_template=False))
-        yield
-
-
-styled = shared_style()
-"""Decorator of a function that draws a figure: it runs under the shared style."""
+styled = matplotlib.style.context(STYLE_FILE, after_reset=True)
+"""Decorator of a function that draws or writes a figure: it runs under the one style of all figures. The caller's
+matplotlib settings play no part and stay."""
 
 
 def grid(
@@ -98,13 +89,10 @@ def legend_above(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=ncols)
 
 
+@styled
 def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> None:
-    """Write a figure as SVG (text as text) or PNG (150 dpi), without date or version: same figure, same bytes.
-
-    Args:
-        figure: what to write.
-        path: where; the suffix is the format.
-        runs: ids of the runs behind it, for the file's metadata.
+    """Write a figure as SVG (text as text) or PNG (150 dpi), as the suffix says, without date or version: same figure,
+    same bytes. Its metadata names the `runs` behind it.
 
     Raises:
         ValueError: another suffix.
@@ -114,9 +102,8 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
     if path.suffix not in LEFT_OUT:
         named = path.suffix or "without a suffix"
         raise ValueError(f"{path}: a figure is written as {', '.join(LEFT_OUT)}, not {named}")
-    with shared_style():
-        metadata = dict.fromkeys(LEFT_OUT[path.suffix]) | {key: text for key, text in about.items() if text}
-        figure.savefig(path, metadata=metadata)
+    metadata = dict.fromkeys(LEFT_OUT[path.suffix]) | {key: text for key, text in about.items() if text}
+    figure.savefig(path, metadata=metadata)
 
 
 def add_note(figure: Figure, text: str) -> None:
@@ -172,14 +159,8 @@ def show_heads(axes: Axes, matrix: np.ndarray, title: str, cmap: str | None = No
 
 
 def show_fractions(axes: Axes, fractions: pd.DataFrame, words: pd.DataFrame, size: float, top: float = 1) -> AxesImage:
-    """Draw a table of fractions, each with a word, which is white where the cell is dark.
-
-    Args:
-        axes: where.
-        fractions: NaN where there is none.
-        words: as many.
-        size: of the words, in points.
-        top: the fraction of the brightest colour.
+    """Draw a table of fractions, NaN where there is none, each with a word of so many points, which is white where the
+    cell is dark. `top` is the fraction of the brightest colour.
     """
     axes.grid(False)
     image = axes.imshow(np.ma.masked_invalid(fractions.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")

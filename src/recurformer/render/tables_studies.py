@@ -7,7 +7,7 @@ import pandas as pd
 
 from recurformer.paper import label
 from recurformer.render.table import Line, Table
-from recurformer.results.frames import COLUMNS, groups, models_in_order, records, runs_of
+from recurformer.results.frames import COLUMNS, by_model, groups, records, runs_of
 from recurformer.results.learned import CURVE, LENGTHS, arm_label, last_points, recovery_points, untrained
 from recurformer.results.scores import CONTINUATION, PASSKEY, identified, of, subject_of
 from recurformer.results.words import NOT_RUN, NOTHING, estimated, number
@@ -49,8 +49,8 @@ def lm_eval_table(ablation_lm_eval: pd.DataFrame) -> Table:
     headings |= {(OURS, beta): f"{OURS}, β {beta:g}" for beta in betas}
     lines: list[Line] = []
     frames = []
-    for model in models_in_order(rows):
-        for (_, task, metric), of_metric in groups(rows[rows["model"] == model], KEYS):
+    for model, of_model in by_model(rows):
+        for (_, task, metric), of_metric in groups(of_model, KEYS):
             if of_metric.duplicated(["compared", "beta"]).any():
                 raise ValueError(f"{LM_EVAL} measurements have two values of {model}, {task}, {metric}")
             cells = dict.fromkeys(headings.values(), NOTHING)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.results.frames import groups, require, runs_of
+from recurformer.results.frames import groups, in_order, require, runs_of
 from recurformer.results.learned import why_h_gq_undecided
 from recurformer.results.scores import UNITS, estimate_quality, papers_method
 from recurformer.results.words import UNDECIDED
@@ -161,11 +161,10 @@ def settings_of(cells: pd.DataFrame, quantity: str) -> list[str]:
 
     Others than those of `SETTINGS`, such as GPUs of recordings, are shown beside and never compared.
     """
-    known = set(cells.loc[cells["quantity"] == quantity, "setting"])
-    if quantity == "l_m":
-        known.add("one_shot")  # the paper's own protocol: known or not, no other is compared with its numbers
-    ordered = [setting for setting in SETTINGS[quantity] if setting in known] or SETTINGS[quantity][:1]
-    return [*ordered, *sorted(known.difference(ordered))]
+    known, usual = set(cells.loc[cells["quantity"] == quantity, "setting"]), SETTINGS[quantity]
+    if quantity == "l_m" or known.isdisjoint(usual):
+        known.add(usual[0])  # of l_m the paper's own protocol: known or not, no other is compared with its numbers
+    return in_order(sorted(known), usual)
 
 
 def baseline_scores(baseline: pd.DataFrame, cells: pd.DataFrame) -> dict[str, float]:

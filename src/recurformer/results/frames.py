@@ -137,11 +137,8 @@ def packed_kind(place: Path) -> str:
 
 
 def pack(files: Mapping[Path, Path], runs: Callable[[Path], list[str]]) -> dict[str, pd.DataFrame]:
-    """The rows of many measurement files, one frame a kind, each row with the `file` and the `run` that it is from.
-
-    Args:
-        files: place in the recording -> file.
-        runs: the ids of the runs that wrote a file.
+    """The rows of many measurement files (place in the recording -> file), one frame a kind, each row with the `file`
+    and the `run` that it is from; `runs` gives the ids of the runs that wrote a file.
     """
     frames: dict[str, list[pd.DataFrame]] = {}
     for place, file in files.items():
@@ -209,10 +206,16 @@ def runs_of(rows: pd.DataFrame) -> str:
     return " ".join(sorted(set(rows["run"].dropna()) - {""})) if "run" in rows else ""
 
 
-def models_in_order(*frames: pd.DataFrame) -> list[str]:
-    """The models of all frames: the paper's backbones first and in its order, the others as they come."""
-    found = dict.fromkeys(model for frame in frames for model in frame["model"].unique())
-    return [model for model in BACKBONE_LABELS if model in found] + [m for m in found if m not in BACKBONE_LABELS]
+def ratio_of_sums(rows: pd.DataFrame, keys: Any, part: str, whole: str) -> pd.Series:
+    """The sum of a column over the sum of another one, of the rows that share a key."""
+    sums = rows.groupby(keys)[[part, whole]].sum()
+    return sums[part] / sums[whole]
+
+
+def in_order(found: Iterable[Any], known: Iterable[Any]) -> list[Any]:
+    """What was found, each once: the known ones first and in their order, the others as they come."""
+    present = dict.fromkeys(found)
+    return [one for one in dict.fromkeys([*known, *present]) if one in present]
 
 
 def models_shown(frame: pd.DataFrame) -> list[str]:
@@ -221,8 +224,9 @@ def models_shown(frame: pd.DataFrame) -> list[str]:
 
 
 def by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of each model, in the order of `models_in_order`."""
-    return [(model, frame[frame["model"] == model]) for model in models_in_order(frame)]
+    """The rows of each model: the paper's backbones first and in its order, the others as they come."""
+    models = in_order(frame["model"].unique(), BACKBONE_LABELS)
+    return [(model, frame[frame["model"] == model]) for model in models]
 
 
 def records(frame: pd.DataFrame) -> Iterator[Any]:

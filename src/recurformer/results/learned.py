@@ -10,7 +10,7 @@ import pandas as pd
 
 from recurformer.data.interval import mean_interval
 from recurformer.paper import CACHE_LENGTHS, CELLS, label
-from recurformer.results.frames import groups, require, require_values
+from recurformer.results.frames import groups, ratio_of_sums, require, require_values
 from recurformer.study.method import EQUAL_BYTES
 
 LEARNED = 0.95
@@ -77,12 +77,6 @@ def why_undecided(fall: float) -> str:
 TRIAL = ["beta", "learning_rate", "seed"]
 
 
-def accuracy_of(mqar: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """Correct answers over queries of each group."""
-    sums = mqar.groupby(keys)[["correct", "queries"]].sum()
-    return sums["correct"] / sums["queries"]
-
-
 def best_learning_rates(mqar: pd.DataFrame) -> dict[float, float]:
     """For each beta the learning rate with the highest mean accuracy on the validation samples, over all seeds.
 
@@ -94,7 +88,8 @@ def best_learning_rates(mqar: pd.DataFrame) -> dict[float, float]:
     """
     require_values(mqar, "mqar", "split", ["validation"])
     validation = mqar[mqar["split"] == "validation"]
-    score = accuracy_of(validation, [*TRIAL, "length"]).groupby(["beta", "learning_rate"]).mean()
+    by_run = ratio_of_sums(validation, [*TRIAL, "length"], "correct", "queries")
+    score = by_run.groupby(["beta", "learning_rate"]).mean()
     return {float(beta): float(score[beta].sort_index().idxmax()) for beta in score.index.unique("beta")}
 
 
@@ -115,7 +110,7 @@ def why_mqar_not_run(mqar: pd.DataFrame, best: dict[float, float]) -> str:
             "Not compared: the accuracy at β = 0 on trained lengths is not known; a comparison needs "
             f"{LEARNED_MQAR:g} on each."
         )
-    accuracy = accuracy_of(original, ["length", "seed"]).groupby("length").mean()
+    accuracy = ratio_of_sums(original, ["length", "seed"], "correct", "queries").groupby("length").mean()
     if accuracy.min() >= LEARNED_MQAR:
         return ""
     return (

@@ -13,7 +13,7 @@ import pandas as pd
 
 from recurformer.data.interval import Estimate, bounded_mean, mean_interval
 from recurformer.paper import label
-from recurformer.results.frames import groups, require, require_values
+from recurformer.results.frames import groups, ratio_of_sums, require, require_values
 from recurformer.results.learned import FALL, KNOWS_LANGUAGE, LEARNED, largest_fall, needed_h_gq
 from recurformer.study.ablations import COMMON_BETA
 from recurformer.study.subject import Subject
@@ -97,8 +97,8 @@ def _nats(rows: pd.DataFrame) -> Estimate:
 
 def _divergence(rows: pd.DataFrame) -> Estimate:
     """Minus the divergence from the original a token, with the t interval as of `_nats`."""
-    sums = rows.groupby("seed" if rows["seed"].nunique() > 1 else "window")[["divergence", "tokens"]].sum()
-    mean, low, high = mean_interval((sums["divergence"] / sums["tokens"]).to_numpy())
+    by = "seed" if rows["seed"].nunique() > 1 else "window"
+    mean, low, high = mean_interval(ratio_of_sums(rows, by, "divergence", "tokens").to_numpy())
     return Estimate(-mean, -high, -low)
 
 
