@@ -137,10 +137,15 @@ def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
     assert f"input    results/caches/cache.csv came from run {study['cache']}, whose record is not kept" in out
 
 
+def test_a_claim_that_no_run_decides_is_described_all_the_same(study, capsys):
+    out = traced(capsys, "text/input-gate")
+    assert "claim text/input-gate" in out and "reason    it needs a card" in out and "no run is kept that decides" in out
+    assert "24" in traced(capsys, "audit/whole-heads/qwen2-0.5b")
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("text/input-gate", "text/input-gate: not-run, and no run is kept for it (it needs a card); its judge is "),
         ("nowhere", "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of "),
         ("table4/llama2-7b/cs_10k", f"; did you mean {CELL}?"),
         ("results", "results: no run record beside it names it"),

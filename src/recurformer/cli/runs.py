@@ -67,7 +67,7 @@ def _records_of_runs(runs: list[str]) -> list[Path]:
 
 
 def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
-    """The records of the runs that wrote what `target` names.
+    """The records of the runs that wrote what `target` names; none for a claim that no run decides.
 
     Raises:
         ValueError: nothing here is known under that name.
@@ -87,14 +87,13 @@ def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
         return found
     if claims and (found := _records_of_runs(_in_tables(target, ledgers))):  # measured, but no judge could decide by it
         return found
+    if claims and not claims[0]["evidence"]:
+        return []
+    why = f"the runs that decided it are not in {', '.join(PLACES)}"
     if not claims:
         why = f"no such file, no run in {', '.join(PLACES)} has this name, and no claim of {' or '.join(ledgers)}"
-    elif claims[0]["evidence"]:
-        why = f"the runs that decided it are not in {', '.join(PLACES)}"
-    else:
-        why = f"{claims[0]['verdict']}, and no run is kept for it ({claims[0]['reason']})"
-    if not claims and (near := get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)])):
-        why += f"; did you mean {' or '.join(near)}?"
+        if near := get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)]):
+            why += f"; did you mean {' or '.join(near)}?"
     raise ValueError(f"{target}: {why}" + (f"; its judge is {judge}" if (judge := _judge_of(target)) else ""))
 
 
@@ -210,16 +209,24 @@ def _used_by(runs: set[str], ledgers: Sequence[str]) -> list[str]:
 @stage(
     "list the runs that made a figure, a table, a claim or a file",
     argument(
-        "target", help="file or folder as a run wrote it, id of a claim (table4/llama2-7b/0.90/cs_10k), or of a run"
+        "target", help="file or folder as a run wrote it, id of a claim (table4/llama2-7b/0.90/cs_10k) or of a run"
     ),
     argument("--ledger", nargs="+", default=LEDGERS, help=f"ledgers with claims (default: {' and '.join(LEDGERS)})"),
     argument("--direct", action="store_true", help="only the runs that wrote it, without the runs before them"),
 )
 def trace(args: Namespace) -> None:
     """List the runs that made a figure, table, measurement, claim or run: commands, seeds, commits, hardware, time."""
+    from recurformer.claims.claim import INCONSISTENCIES
+
+    if contradiction := INCONSISTENCIES.get(args.target):
+        print("\n".join([f"{contradiction.place}: {contradiction.rule}", *contradiction.arithmetic]))
+        return
     places = records_behind(args.target, args.ledger)
     if not Path(args.target).exists() and (verdict := _verdict_on(args.target, args.ledger)):
         print(verdict)
+    if not places:
+        print("no run is kept that decides it")
+        return
     runs = {place: record for first in places for place, record in ancestors(first)}
     wrote = {place.resolve(): runs[place.resolve()] for place in places}
     known = {record["run"]: record for record in runs.values()}
@@ -404,7 +411,8 @@ def runs(args: Namespace) -> None:
         print(tabulate(differing, headers=["", *compared], disable_numparse=True))
         both = metrics.keys() & others.keys()
         alike = sum(metrics[name] == others[name] for name in both)
-        print(f"{alike} of the {len(both)} metrics that both have are equal, to the last digit")
+        equal = f"{alike} of the {len(both)} metrics that both have are equal, to the last digit"
+        print(equal if both else "no final metric is in both records: compare the files that the runs wrote")
         return
     records = _records([first, *compared])
     frame = pd.DataFrame([described(place, record) for place, record in records], dtype=object)
