@@ -101,7 +101,7 @@ def test_in_a_terminal(pair, tmp_path, monkeypatch, capsys):
     shown, errors = capsys.readouterr()
     (first, second), _ = rereading(*pair, ["Hello", " and then?"])
     assert shown.count(first) >= 2 and second in shown
-    assert "it is longer than the 2048 that the model can read: /reset it, or lower --tokens" in errors
+    assert "it is longer than the 2048 that the model can read: shorten the message, /reset" in errors
 
 
 def test_a_stopped_answer_leaves_nothing_in_the_next(pair, tmp_path, monkeypatch, capsys):

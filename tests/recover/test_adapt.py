@@ -162,7 +162,6 @@ def test_a_budget_with_minutes_learns(within_budget, tmp_path, monkeypatch, cach
             ["--cache", "0.05"],
             "cache=0.05: windows of 16 tokens and 4 bits in all heads need 0.2227 of the cache at 64 tokens; give at",
         ),
-        (["--cache", "1"], "--cache 1: it must lie between 0 and 1"),
     ],
 )
 def test_a_budget_that_cannot_be_is_refused_in_one_line(within_budget, more, message, tmp_path, capsys):

@@ -21,6 +21,7 @@ USAGE = [
     ("select profile.parquet out.json --beta 0.5 --wrong 1", "unrecognized arguments: --wrong 1"),
     (f"{MQAR.format(rate=0)} '{{{RECALL}}}'", "--rate: 0"),
     (f"{ADAPT} --minutes 0", "--minutes: 0: "),
+    (f"{ADAPT} --cache 1", "--cache: 1: Input should be less than 1"),
 ]
 VALUES = [
     (f"{ADAPT} --minutes 1", "too short: the 1 training documents have 1,440 tokens, which give 2 windows of 512"),

@@ -104,8 +104,6 @@ def adapt(args: Namespace) -> dict[str, float]:
     given = [name for name in ("cache", "loss", "beta", "mixer") if getattr(args, name) is not None]
     if len(given) > 1 and given[0] in {"cache", "loss"}:
         raise ValueError(f"--{given[0]} and --{given[1]}: give one of them; each says by itself what is kept")
-    if args.cache == 1:
-        raise ValueError("--cache 1: it must lie between 0 and 1, a fraction of the original's cache")
     documents = read_documents(args.text, args.seed)
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)

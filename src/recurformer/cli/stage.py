@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import cleandoc, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Never, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from recurformer.files import atomic_path, parse_yaml
 from recurformer.records import number_text
 from recurformer.study import Block
-from recurformer.study.block import Beta, Budget, Count, Index, Rate, Seed, reason_of
+from recurformer.study.block import NUMBER, Beta, Count, Index, Rate, Seed, reason_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +81,7 @@ def _number(kind: Any) -> Callable[[str], Any]:
     return read
 
 
+Budget = Annotated[float, Field(gt=0, lt=1), NUMBER]
 COUNT, INDEX, SEED, BETA, BUDGET, RATE = map(_number, (Count, Index, Seed, Beta, Budget, Rate))
 """The types of flags with numbers."""
 

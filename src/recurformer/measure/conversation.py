@@ -119,7 +119,7 @@ class Conversation:
         if longest and tokens + self.tokens > longest:
             raise ValueError(
                 f"the conversation has {tokens} tokens; with {self.tokens} of an answer it is longer than the"
-                f" {longest} that the model can read: /reset it, or lower --tokens"
+                f" {longest} that the model can read: shorten the message, /reset the conversation, or lower --tokens"
             )
 
 

@@ -33,7 +33,15 @@ from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.recover.budget import choose_windows, default_budget, free_layers, price_list, refuse_budget, sizes_of
+from recurformer.recover.budget import (
+    PRICED,
+    choose_windows,
+    default_budget,
+    free_layers,
+    price_list,
+    refuse_budget,
+    sizes_of,
+)
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
 from recurformer.recover.pair import quality_rows
@@ -128,6 +136,8 @@ def adapt(
         refuse_budget(original, tokens, cache=cache, loss=loss)
     least = MINIMUM_PRICED if minutes is None else MINIMUM_WINDOWS
     train_ids, held_out_ids = text_windows(documents, tokenizer, tokens, seed, least, say)
+    if minutes is None:
+        train_ids = train_ids[:PRICED]
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
     settings = {"settings": [beta, cache, loss, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
     kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
