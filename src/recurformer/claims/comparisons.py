@@ -208,10 +208,14 @@ def _shortfall(test: Test) -> Estimate:
 def _sentence(test: Test) -> str:
     first, (score, other) = test[0], _means(test)
     betas = ", ".join(f"{beta:g}" for beta in sorted({one.beta for one in test}))
-    return (
-        f"{label(first.model)}, {first.measure.name} at β {betas}: {first.name} {first.measure.shown(score.mean):.3g}, "
-        f"{first.other} {first.measure.shown(other.mean):.3g}"
-    )
+    ours, theirs = (_shown(first.measure, estimate) for estimate in (score, other))
+    return f"{label(first.model)}, {first.measure.name} at β {betas}: {first.name} {ours}, {first.other} {theirs}"
+
+
+def _shown(measure: Measure, score: Estimate) -> str:
+    mean, *ends = map(measure.shown, score)
+    interval = f" [{min(ends):.3g}, {max(ends):.3g}]" if score.low < score.high else ""
+    return f"{mean:.3g}{interval}"
 
 
 def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowed: float = 0.0) -> Finding:

@@ -149,16 +149,18 @@ def equal_bytes(evidence: Evidence) -> Finding:
     blocks = every[(every["mixer"] == "mamba") & (every["model"] == rows["model"].iloc[0])]
     blocks = blocks[state_bytes(blocks).between(*held) & (blocks["tokens"] == blocks["tokens"].max())]
     nearest = blocks[blocks["arm"] == blocks.groupby("arm")["divergence"].mean().idxmin()]
-    lost = not holds and len(window) and _gap(nearest, window, "divergence").low > 0
+    apart_by = _gap(nearest, window, "divergence") if len(window) else None
+    lost = not holds and apart_by is not None and apart_by.low > 0
     if not lost:
         still_open = _falls(curves[curves["mixer"] == ("window" if holds else "mamba")]) or still_open
     apart = ", ".join(
         f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in RECOVERED_BY.items() if mixer in ends
     )
     untrained = f"untrained window {window['divergence'].mean():.3f}, " if len(window) else ""
+    further = f" (further by {estimated(*apart_by, 3)})" if apart_by else ""
     text = (
         f"{label(rows['model'].iloc[0])}, KL: {untrained}Mamba state after {nearest['tokens'].max():,} tokens "
-        f"{nearest['divergence'].mean():.3f}; after {rows['tokens'].max():,} tokens: {apart}"
+        f"{nearest['divergence'].mean():.3f}{further}; after {rows['tokens'].max():,} tokens: {apart}"
     )
     decided_by: pd.DataFrame = pd.concat([ends["mamba"], ends["window"]])
     return _finding(decided_by, holds, "" if lost else still_open, text, curves, nearest)
