@@ -93,7 +93,7 @@ def test_a_run_costs_once_in_each_line(page):
     behind = {run for claim in claims if claim["evidence"] for run in claim["evidence"]["rests_on"]}
     assert lines["Table 4"][::2][:2] == [str(len(claims)), str(len(behind))] and len(claims) > 70
     cost = LEDGER["cost"]
-    shown = [float(number) for number in lines["All claims"][2:]]
+    shown = [float(number.replace(",", "")) for number in lines["All claims"][2:]]
     expected = [len(LEDGER["environment"]["runs"]), cost["core_minutes"], cost["gpu_minutes"]]
     assert shown == pytest.approx(expected, rel=0.01)
 
