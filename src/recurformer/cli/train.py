@@ -39,7 +39,7 @@ def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distri
     argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
     argument("--rate", type=RATE, required=True, help="learning rate"),
     seed("weights and samples"),
-    metrics=[Metric("accuracy", "correct", over="queries", by=["split", "length", "pairs"])],
+    metrics=[Metric("accuracy", "correct", over="queries", by=["split", "length", "pairs"]), Metric("fall", "fall")],
     device="computes",
 )
 def mqar(args: Namespace, settings: MqarTask, mamba: Mamba) -> "pd.DataFrame":
