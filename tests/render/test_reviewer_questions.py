@@ -101,7 +101,7 @@ def test_tasks_of_lm_eval_stand_beside_the_original_that_was_trained_likewise(fr
     untrained = rows[rows["family"] == "original"].assign(trained=False, value=0.0)
     found = answers({"ablation_lm_eval": pd.concat([rows, untrained])}).loc["lm-eval"]
     assert (found["answer"], found["samples"]) == (answered.loc["lm-eval", "answer"], 1000)
-    assert found["answer"].startswith("SmolLM2-135M, fraction of right answers at β 0.5: RecurFormer 0.9 [0.88, 0.917], ")
+    assert "fraction of right answers at β 0.5: RecurFormer 0.9 [0.88, 0.917], " in found["answer"]
     assert "the original (hellaswag, acc) 0.9 [" in found["answer"]
     assert "wikipedia byte_perplexity: RecurFormer 2, the original 2" in found["answer"]
 
