@@ -14,7 +14,7 @@ from recurformer.cli.runs import LEDGERS
 from recurformer.cli.stage import NAME, checkpoint, stage
 from recurformer.results.frames import COLUMNS
 from recurformer.study import Mamba, Perplexity
-from tests.worlds import FURTHER
+from tests.worlds import FURTHER, TRAINED
 
 
 def test_every_stage_explains_itself_without_torch():
@@ -169,7 +169,7 @@ def test_metrics_are_of_columns_that_the_rows_have():
     for kind in sorted(kinds.keys() & COLUMNS.keys()):
         for metric in kinds[kind].metrics:
             read = {metric.column, metric.over, *metric.by} - {""}
-            assert read <= {*COLUMNS[kind], *FURTHER.get(kind, [])}, kind
+            assert read <= {*COLUMNS[kind], *FURTHER.get(kind, []), *(["fall"] if kind in TRAINED else [])}, kind
 
 
 def test_an_option_of_several_values_may_be_repeated():
