@@ -2,7 +2,7 @@
 
 import random
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pandas as pd
 import psutil
@@ -59,7 +59,8 @@ def kill(run):
     run.kill()
     run.join()
     for job in jobs:
-        job.kill()
+        with suppress(psutil.NoSuchProcess):  # it may end by itself meanwhile
+            job.kill()
     psutil.wait_procs(jobs)
 
 
