@@ -1,6 +1,10 @@
-"""The rooms of tables, figures and claims import downwards only, as docs/architecture.md says."""
+"""The rooms of tables, figures and claims import downwards only, as docs/architecture.md says, and the packages of the
+extra `suite` are imported by what draws and by what reads Wikipedia alone.
+"""
 
 import ast
+import re
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -47,3 +51,21 @@ def test_no_two_rooms_import_each_other():
 def test_only_commands_import_what_renders_or_judges():
     for room in ("render", "claims"):
         assert {importer for importer, other in IMPORTS if other == room} <= {room, "cli"}
+
+
+SUITE = {re.split(r"[\[<>=]", one)[0].replace("-", "_") for one in requires("recurformer") if 'extra == "suite"' in one}
+"""The modules of the extra's packages, which have the packages' names."""
+
+
+def imported_at_once(path):
+    """The packages that a module imports at its top."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        yield from (name.split(".")[0] for name in names)
+
+
+def test_the_suites_packages_are_imported_by_what_draws_and_by_what_reads_wikipedia_alone():
+    importers = {path for path in ROOT.rglob("*.py") if SUITE.intersection(imported_at_once(path))}
+    others = {path for path in importers if path.parent.name != "render" or "figure" not in path.stem}
+    assert {path.stem for path in others} == {"style", "panels", "wikipedia"} and len(importers) > 5
