@@ -131,6 +131,13 @@ def test_a_figure_from_a_recording_carries_the_runs_of_its_rows(tmp_path, monkey
     assert len(re.findall(r"  wrote +results/mqar/\S+, rows of \S*recorded/cpu/measurements/mqar.parquet", out)) == 36
 
 
+def test_rows_are_named_where_the_recording_has_them(monkeypatch, capsys):
+    """A second training of a model has a record there, and no rows of its losses."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    out = traced(capsys, "6083a52e")
+    assert re.search(r"  wrote +results/hashhop/hashhop-llama/again/base.metrics.jsonl$", out, re.MULTILINE)
+
+
 def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
     write_run(Path("results/caches/cache.csv").resolve(), "cache", ["results/language/profile.parquet"])
     out = traced(capsys, "figures/figure4.svg")

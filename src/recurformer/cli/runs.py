@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import cache
 from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,14 @@ def _verdict_on(target: str, ledgers: Sequence[str]) -> str:
     return "\n".join([f"claim {target}", *(f"  {name:<9} {text}" for name, text in texts.items() if text), ""])
 
 
+@cache
+def _files_in(rows: Path) -> set[str]:
+    """The files of a study whose rows are in a file of its recording, if there is such a file."""
+    import pandas as pd
+
+    return set(pd.read_parquet(rows, columns=["file"])["file"]) if rows.is_file() else set()
+
+
 def _kept(path: Path, record: Mapping[str, Any]) -> list[str]:
     """Where the record of a run is; of a recording, also what the run wrote and where its rows are."""
     from recurformer.results.frames import PACKED, packed_kind
@@ -154,7 +163,8 @@ def _kept(path: Path, record: Mapping[str, Any]) -> list[str]:
     for name in record["outputs"]:
         place = (path.parent / name).relative_to(folder)
         rows = folder / PACKED / f"{packed_kind(place)}.parquet"
-        lines.append(f"  wrote    {place}" + (f", rows of {os.path.relpath(rows)}" if rows.is_file() else ""))
+        kept = str(place) in _files_in(rows)
+        lines.append(f"  wrote    {place}" + (f", rows of {os.path.relpath(rows)}" if kept else ""))
     return lines
 
 
