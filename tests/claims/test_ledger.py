@@ -87,6 +87,14 @@ def test_the_intervals_of_several_seeds_are_those_over_seeds():
     assert decision.finding.ours != decided("text/quality-kept").finding.ours
 
 
+def test_the_seeds_and_samples_of_a_claim_are_those_of_its_own_fraction_of_heads():
+    frame = ideal()["hashhop"]
+    fewer = frame[(frame["seed"] == 0) | (frame["setting"] != 1) | (frame["family"] == "original")]
+    alone, kept = (decided(f"text/{claim}", hashhop=fewer) for claim in ("collapse-at-one", "quality-kept"))
+    assert (alone.seeds, kept.seeds) == (1, 2)
+    assert 2 * alone.finding.samples == kept.finding.samples
+
+
 @pytest.mark.parametrize(("steps", "remark"), [(450, "same steps"), (900, "twice the steps")])
 @pytest.mark.parametrize(("fall", "sure"), [(0.2, False), (0.02, True)])
 def test_who_fails_while_the_loss_falls_decides_nothing_however_long_it_was_trained(steps, remark, fall, sure):

@@ -133,10 +133,17 @@ class Evidence:
         """The runs that wrote some rows, as far as they are known, in order."""
         return sorted(self._values(rows, "run") - {""})
 
-    def seeds(self, rows: Rows) -> set[int]:
-        """The seeds of the trainings behind some rows."""
-        of_trainings = {kind: labels for kind, labels in rows.items() if kind not in UNTRAINED}
-        return set(map(int, self._values(of_trainings, "seed")))
+    def seeds(self, rows: Rows) -> int:
+        """How many seeds the trainings behind some rows had: where fractions of heads differ, the fewest of one."""
+        counts = [0]
+        for kind, labels in rows.items():
+            if kind not in UNTRAINED and "seed" in self.frames[kind]:
+                looked_at = self.frames[kind].loc[[*dict.fromkeys(labels)]]
+                replaced = looked_at[looked_at["beta"] > 0] if "beta" in looked_at else looked_at[:0]
+                shown = looked_at if replaced.empty else replaced
+                keys = [key for key in ("model", "beta") if key in shown]
+                counts.append(int(shown.groupby(keys)["seed"].nunique().min()) if keys else shown["seed"].nunique())
+        return max(counts)
 
     def at_paper_scale(self, rows: Rows, models: Collection[str], samples: int) -> bool:
         """Whether some rows are of all the paper's models that a claim is about, or of a block as wide as one of them,

@@ -136,7 +136,7 @@ class Decision:
     @property
     def seeds(self) -> int:
         """How many seeds the trainings behind it had; 0 without a training."""
-        return len(self.evidence.seeds(self.finding.rows)) if self.evidence and self.finding else 0
+        return self.evidence.seeds(self.finding.rows) if self.evidence and self.finding else 0
 
 
 HELD, FAILED = {True: REPRODUCED, False: CONSISTENT}, {True: CONTRADICTED, False: FAILS_SMALL}

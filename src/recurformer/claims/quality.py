@@ -1,7 +1,7 @@
 """What the text, Table 3 and Figures 3 and 4 say about quality: HashHop, MQAR, continual training."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,24 +36,27 @@ Quality = dict[str, dict[float, Estimate]]
 """h_gq with its interval: model -> beta -> estimate."""
 
 
-def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
-    """h_gq by beta of every model, all of which must have learned the task; and a finding's samples and rows."""
+def _hashhop(evidence: Evidence, betas: Mapping[str, float], usual: float) -> tuple[Quality, dict[str, Any]]:
+    """h_gq of every model at its own beta, or the usual one, and at 0; all must have learned the task. And a finding's
+    samples, the fewest of a model, and rows.
+    """
     models = evidence.models("hashhop", variant="official")
     quality: Quality = {}
     looked_at: dict[str, list[pd.DataFrame]] = {"hashhop": [], "baseline": []}
-    samples = 0
+    samples: list[int] = []
     for model in models:
         answers, baseline = (evidence.rows(kind, model=model, variant="official") for kind in looked_at)
+        answers = answers[answers["beta"].isin([0.0, betas.get(model, usual)])]
         cells = quality_values(answers)
         learned = baseline_scores(baseline, cells)[model]
         if not learned >= (needed := needed_h_gq(model)):
             raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {needed:.3g} is needed")
         quality[model] = {cell.beta: Estimate(cell.ours, cell.low, cell.high) for cell in records(cells)}
-        samples = max(samples, int(cells["samples"].max()))
+        samples += cells.loc[cells["beta"] > 0, "samples"].tolist()
         looked_at["hashhop"].append(answers)
         looked_at["baseline"].append(baseline)
     rows = {kind: labels(frames) for kind, frames in looked_at.items()}
-    return quality, {"rows": rows, "samples": samples}
+    return quality, {"rows": rows, "samples": min(samples, default=0)}
 
 
 def _at(quality: Quality, model: str, beta: float) -> Estimate:
@@ -81,7 +84,7 @@ def require_flattened(arms: Iterable[tuple[bool, str]]) -> None:
 
 def kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
-    quality, about = _hashhop(evidence)
+    quality, about = _hashhop(evidence, BETAS, DEFAULT_BETA)
     after = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
     before = {model: _at(quality, model, 0.0) for model in quality}
     drops = {model: drop(before[model], after[model]) for model in quality}
@@ -109,7 +112,7 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
         kinds = {"GQA" if size > 1 else "MHA" for size in sizes.values()}
         if len(kinds) == 1:
             raise Missing(f"models with {kinds.pop()} only: the sentence is about MHA and GQA")
-    quality, about = _hashhop(evidence)
+    quality, about = _hashhop(evidence, {}, 1.0)
     left = {model: _at(quality, model, 1.0) for model in quality}
     lost = [model for model, value in left.items() if value.mean <= nothing_left * _at(quality, model, 0.0).mean]
     if lost == list(quality):
@@ -124,7 +127,7 @@ def long_range(evidence: Evidence) -> Finding:
 
     A link is tried once the hashes before it are right. Far: beyond the median distance of the tried links.
     """
-    quality, about = _hashhop(evidence)
+    quality, about = _hashhop(evidence, BETAS, DEFAULT_BETA)
     rows = evidence.rows("hashhop", model=list(quality), variant="official")
     texts, drops = [], []
     for model in quality:
@@ -167,6 +170,11 @@ def _require_last_word(evidence: Evidence, beta: float, best: dict[float, float]
         Undecided: its loss still falls. Twice the steps may still change much: β = 1 from 0.29 to 0.82, as recorded.
     """
     evidence.flattened("mqar", beta=beta, learning_rate=best[beta])
+    return _how_long(evidence, beta, best)
+
+
+def _how_long(evidence: Evidence, beta: float, best: dict[float, float]) -> str:
+    """How long a fraction was trained beside the original."""
     steps, originals = (
         {float(evidence.settings.get(file, {}).get("training_steps", "nan")) for file in rows["file"].unique()}
         for rows in (evidence.rows("mqar", beta=at, learning_rate=best[at]) for at in (beta, 0.0))
@@ -178,8 +186,8 @@ def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
     """Accuracy on tested samples of trained lengths when all heads are replaced."""
     accuracy, best, rows = _accuracy(evidence, "test")
     highest = float(accuracy.loc[1.0].to_numpy().max())
-    reason = _require_last_word(evidence, 1.0, best) if highest < poor else ""
-    return Finding(highest < poor, f"at most {highest:.2f}", rows, remark=reason)
+    remark = (_require_last_word if highest < poor else _how_long)(evidence, 1.0, best)
+    return Finding(highest < poor, f"at most {highest:.2f}", rows, remark=remark)
 
 
 def attention_necessary(evidence: Evidence) -> Finding:
