@@ -95,7 +95,7 @@ def test_the_seeds_and_samples_of_a_claim_are_those_of_its_own_fraction_of_heads
     assert 2 * alone.finding.samples == kept.finding.samples
 
 
-@pytest.mark.parametrize(("steps", "remark"), [(450, "same steps"), (900, "twice the steps")])
+@pytest.mark.parametrize(("steps", "remark"), [(450, "same steps"), (900, "2 times the steps")])
 @pytest.mark.parametrize(("fall", "sure"), [(0.2, False), (0.02, True)])
 def test_who_fails_while_the_loss_falls_decides_nothing_however_long_it_was_trained(steps, remark, fall, sure):
     mqar = with_column("mqar", "fall", lambda f: f["fall"].mask(f["beta"] == 1, fall))["mqar"]

@@ -103,10 +103,14 @@ use rule hashhop as hashhop_sizes with:
 
 
 MQAR = config["mqar"]["task"]
-# With twice the steps, for the fractions of heads at which the study asks for them.
-MQAR_TWICE = MQAR | {
-    "training": MQAR["training"] | {"steps": 2 * MQAR["training"]["steps"]}
-}
+# How many times the steps, for the fractions of heads at which the study asks for more.
+MQAR_LONGER = dict(config["mqar"]["longer"])
+
+
+def mqar_task(beta):
+    training = MQAR["training"]
+    steps = training["steps"] * MQAR_LONGER.get(float(beta), 1)
+    return MQAR | {"training": training | {"steps": steps}}
 
 
 use rule stage as mqar with:
@@ -119,10 +123,6 @@ use rule stage as mqar with:
     params:
         **stage(
             "mqar",
-            settings=lambda wildcards: (
-                MQAR_TWICE
-                if float(wildcards.beta) in config["mqar"]["doubled"]
-                else MQAR
-            ),
+            settings=lambda wildcards: mqar_task(wildcards.beta),
             rate=lambda wildcards: wildcards.learning_rate,
         ),

@@ -29,7 +29,6 @@ from recurformer.results.words import estimated, number
 from recurformer.study.ablations import COMMON_BETA
 
 SAME_STEPS = "trained for the same steps as the original; more were not tried"
-TWICE_THE_STEPS = "trained for twice the steps of the original"
 DEFAULT_BETA = 0.9
 
 Quality = dict[str, dict[float, Estimate]]
@@ -179,7 +178,8 @@ def _how_long(evidence: Evidence, beta: float, best: dict[float, float]) -> str:
         {float(evidence.settings.get(file, {}).get("training_steps", "nan")) for file in rows["file"].unique()}
         for rows in (evidence.rows("mqar", beta=at, learning_rate=best[at]) for at in (beta, 0.0))
     )
-    return TWICE_THE_STEPS if min(steps) >= 2 * max(originals) else SAME_STEPS
+    times = min(steps) / max(originals)
+    return f"trained for {times:g} times the steps of the original" if times > 1 else SAME_STEPS
 
 
 def poor_without_attention(evidence: Evidence, poor: float) -> Finding:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from recurformer.data.sizes import HASH_VOCABULARY, HashHopTokenSizes
 from recurformer.study.ablations import Ablations, Change, Continuation, MixerPrices, Needle, Prices, Turns
-from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several
+from recurformer.study.block import Beta, Block, Count, Name, Rate, Seed, Several
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -117,11 +117,11 @@ class Mqar(Block):
     """Multi-query associative recall at every fraction of replaced heads (Figure 4)."""
 
     task: MqarTask
-    """The same for every fraction, except for the steps of `doubled`."""
+    """The same for every fraction, except for the steps of `longer`."""
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
     """Every fraction of replaced heads is trained at each of them."""
-    doubled: list[Beta] = []
-    """Fractions that are trained for twice the steps: they fail at the usual number while their loss still falls."""
+    longer: list[tuple[Beta, Count]] = []
+    """Fractions with how many times the steps: their loss still falls at the usual number."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
