@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pandas as pd
 import pytest
 from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, ideal, with_column
@@ -13,10 +14,11 @@ from recurformer.claims.comparisons import Comparison, judge_comparisons
 from recurformer.claims.evidence import THIS_STUDY, Missing, Undecided
 from recurformer.claims.ledger import decide, from_recordings, make_ledger
 from recurformer.claims.numbers import quality
-from recurformer.data.interval import Estimate
+from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.page import claims_markdown
-from recurformer.results.scores import NEEDLE
+from recurformer.results.learned import FALL
+from recurformer.results.scores import NEEDLE, at_cache, less
 from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
@@ -118,6 +120,47 @@ def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
     mean, each = (judge_comparisons(pairs, by_beta=by_beta) for by_beta in (False, True))
     assert (mean.holds, mean.decided) == (True, False)
     assert (each.holds, each.decided) == (False, True)
+
+
+def by_sample(**scores: list[float]) -> pd.Series:
+    """Scores of samples, under the name of their seed."""
+    wide = pd.DataFrame({int(seed[1:]): of_seed for seed, of_seed in scores.items()})
+    return wide.rename_axis("sample").rename_axis("seed", axis=1).stack()
+
+
+def test_samples_stand_beside_the_same_samples_of_each_seed():
+    one, two = by_sample(s0=[1.0, 0.5]), by_sample(s0=[0.25, 0.0], s7=[1.0, 0.25])
+    assert less(one, two).unstack().to_numpy().tolist() == [[0.75, 0.0], [0.5, 0.25]]
+    assert less(two, one).equals(-less(one, two))
+    assert less(two, two).eq(0).all() and less(two, by_sample(s7=[0.0], s8=[0.0])).index.tolist() == [(0, 7)]
+    low, high = (
+        pd.Series({"ratio": at, "by_sample": of, "rows": (), FALL: 0.0}) for at, of in ((0.2, one), (0.6, two))
+    )
+    points = pd.DataFrame([high, low]).assign(mean=0.5, low=0.5, high=0.5)
+    between = at_cache(points, 0.3)["by_sample"]
+    assert between.unstack().to_numpy() == pytest.approx(np.array([[0.8125, 1.0], [0.375, 0.4375]]))
+
+
+@pytest.mark.parametrize(("unequal", "sure"), [(5, False), (6, True)])
+def test_a_comparison_on_the_same_samples_needs_enough_that_differ(unequal, sure):
+    """Separate intervals of 0.99 and 1 of 600 samples overlap. Five that differ, all for the worse, may be chance."""
+    worse = pd.Series([0.0] * unequal + [1.0] * (600 - unequal))
+    ours, other = (by_sample(s0=of.tolist()) for of in (worse, worse.clip(1.0)))
+    sides = bounded_mean(ours), bounded_mean(other)
+    one = Comparison(NEEDLE, "llama2-7b", "h2o", 0.5, *sides, 600, (0.0, 0.0), (), shortfalls=less(other, ours))
+    finding = judge_comparisons([one])
+    assert (finding.holds, finding.decided) == (False, sure)
+    assert ("worse by 0.01 [" in finding.ours) is sure
+
+
+def test_trainings_that_differ_widen_a_comparison_on_the_same_samples():
+    ours = {"s0": [1.0] * 50, "s1": [1.0] * 50, "s2": [0.1, 0.3] * 25}
+    shortfalls = less(by_sample(s0=[0.6, 0.8] * 25), by_sample(**ours))
+    one = Comparison(NEEDLE, "llama2-7b", "h2o", 0.5, *[Estimate(0.7, 0.6, 0.8)] * 2, 50, (0.0, 0.0), (),
+        shortfalls=shortfalls)  # fmt: skip
+    assert one.paired is not None and one.paired.mean == pytest.approx(shortfalls.mean())
+    alone = replace(one, shortfalls=shortfalls.xs(0, level="seed", drop_level=False)).paired
+    assert one.paired.high - one.paired.low > 0.9 and alone.high - alone.low < 0.1
 
 
 @pytest.mark.parametrize(("samples", "sure"), [(2, False), (200, True)])

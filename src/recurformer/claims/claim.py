@@ -69,8 +69,8 @@ def at_most(bound: float, estimates: Iterable[Estimate], beyond: float = 0.0) ->
 
 
 def mean_difference(differences: pd.Series) -> Estimate:
-    """Mean of differences within a seed, by `seed` and `window`; with several seeds the wider of the intervals over
-    windows and over seeds.
+    """Mean of differences by `seed` and by window or sample; with several seeds the wider of the intervals over samples
+    and over seeds.
 
     Raises:
         Undecided: there are none: no seed was measured of both.
@@ -78,8 +78,9 @@ def mean_difference(differences: pd.Series) -> Estimate:
     known = differences.dropna()
     if known.empty:
         raise Undecided("no seed was measured of both sides on the same windows")
-    by_window, by_seed = (mean_interval(known.groupby(level=level).mean().to_numpy()) for level in ("window", "seed"))
-    return max(by_window, by_seed, key=lambda one: one.high - one.low)
+    sample = [name for name in known.index.names if name != "seed"]
+    by_sample, by_seed = (mean_interval(known.groupby(level=level).mean().to_numpy()) for level in (sample, "seed"))
+    return max(by_sample, by_seed, key=lambda one: one.high - one.low)
 
 
 Judge = Callable[[Evidence], Finding]

@@ -3,16 +3,17 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding, at_most, drop
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding, at_most, drop, mean_difference
 from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, because
-from recurformer.data.interval import Estimate
+from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
 from recurformer.results.frames import by_model, groups
 from recurformer.results.learned import FALL, why_undecided
@@ -26,12 +27,15 @@ from recurformer.results.scores import (
     as_paper_does,
     at_cache,
     at_common_setting,
+    less,
     method_label,
     of,
     original,
     why_not_run,
 )
 
+SURELY_UNEQUAL = 6
+"""Where most samples are equal, fewer that differ may all differ in one direction by chance: 2 · 0.5⁵ is over 0.05."""
 SAME_CACHE = 0.05
 """Fractions of the cache that differ by no more are about the same."""
 RECURFORMER = "RecurFormer"
@@ -45,6 +49,7 @@ class Comparison:
         samples: behind RecurFormer's score.
         falls: of the losses of both trainings, RecurFormer's first.
         rows: labels of the measurements that it rests on.
+        shortfalls: the other's score less RecurFormer's, by sample and seed; none where no sample was measured of both.
     """
 
     measure: Measure
@@ -57,6 +62,23 @@ class Comparison:
     falls: tuple[float, float]
     rows: tuple[int, ...]
     name: str = RECURFORMER
+    shortfalls: pd.Series = field(default_factory=lambda: pd.Series(dtype=float), compare=False)
+
+    @cached_property
+    def paired(self) -> Estimate | None:
+        """How far RecurFormer's score is below the other's on the same samples; None where too few of them differ."""
+        if self.measure.in_nats:
+            return mean_difference(self.shortfalls) if len(self.shortfalls) > 1 else None
+        if (self.shortfalls.abs() > ROUNDING).sum() < SURELY_UNEQUAL:
+            return None
+        seeds = self.shortfalls.index.get_level_values("seed").to_numpy()
+        from_0_to_1 = bounded_mean((1 + self.shortfalls.to_numpy()) / 2, seeds=seeds)
+        return Estimate(*(2 * limit - 1 for limit in from_0_to_1))
+
+    @property
+    def shortfall(self) -> Estimate:
+        """How far RecurFormer's score is below the other's: on the same samples, else by intervals that lie apart."""
+        return self.paired or drop(self.other_score, self.score)
 
     def why_undecided(self, allowed: float) -> str:
         """Why it says nothing: the loss of the training that falls short by more than is allowed still falls."""
@@ -171,6 +193,7 @@ def comparisons(
         Comparison(
             measure, row["model"], other_name, row["setting"], Estimate(*row[score]), Estimate(*other[score]),
             int(row["samples"]), (row[FALL], other[FALL]), (*row["rows"], *other["rows"]), name,
+            less(other["by_sample"], row["by_sample"]),
         )
         for pairing, which in beside.items()
         for row, name, other, other_name in PAIRINGS[pairing](points, rows, *which)
@@ -189,27 +212,32 @@ def rows_of(pairs: Iterable[Comparison]) -> Rows:
     return rows
 
 
+_SIDES = ("score", "other_score")
 Test = Sequence[Comparison]
 """Comparisons whose mean is won or lost."""
 
 
-def _means(test: Test) -> tuple[Estimate, Estimate]:
-    """RecurFormer's mean score and the other's."""
-    score, other = (np.mean([getattr(one, side) for one in test], axis=0) for side in ("score", "other_score"))
-    return Estimate(*score.tolist()), Estimate(*other.tolist())
+def _mean(estimates: Sequence[Estimate]) -> Estimate:
+    """Their mean, with an interval as wide as if all were off in the same direction."""
+    return Estimate(*np.mean(estimates, axis=0).tolist())
 
 
 def _shortfall(test: Test) -> Estimate:
     """How far RecurFormer's mean score is below the other's."""
-    score, other = _means(test)
-    return drop(other, score)
+    return _mean([one.shortfall for one in test])
 
 
 def _sentence(test: Test) -> str:
-    first, (score, other) = test[0], _means(test)
+    first = test[0]
     betas = ", ".join(f"{beta:g}" for beta in sorted({one.beta for one in test}))
-    ours, theirs = (_shown(first.measure, estimate) for estimate in (score, other))
-    return f"{label(first.model)}, {first.measure.name} at β {betas}: {first.name} {ours}, {first.other} {theirs}"
+    ours, theirs = (_shown(first.measure, _mean([getattr(one, side) for one in test])) for side in _SIDES)
+    text = f"{label(first.model)}, {first.measure.name} at β {betas}: {first.name} {ours}, {first.other} {theirs}"
+    if any(one.paired is None for one in test):
+        return text
+    shortfall = _shortfall(test)
+    word, unit = "worse" if shortfall.mean > 0 else "better", " nats a token" if first.measure.in_nats else ""
+    mean, *ends = shortfall if shortfall.mean > 0 else (-one for one in shortfall)
+    return f"{text} ({word} by {mean:.3g} [{min(ends):.3g}, {max(ends):.3g}]{unit} on the same samples)"
 
 
 def _shown(measure: Measure, score: Estimate) -> str:

@@ -149,8 +149,8 @@ def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
 
 
 def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the models of which other subjects than the paper's method were measured, at the seeds and the
-    fractions of heads of these; of originals those trained likewise, which the others are made of.
+    """The rows of models of which other subjects than the paper's method were measured, at the fractions of heads of
+    these; of originals those trained likewise, of which the others are made.
     """
     rows = hashhop.round({"setting": 6})
     rows = rows[rows["trained"].astype(bool) | (rows["family"] != "original")]
@@ -159,8 +159,6 @@ def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
     for model, others in groups(rows[other], "model"):
         mixers = others[others["family"] == "mixer"]
         alike = rows["model"] == model
-        if (chosen := others[others["by"] != "random"]).size:  # the seed of a random choice is no training's
-            alike &= rows["seed"].isin(chosen["seed"])
         if len(mixers):
             alike &= rows["setting"].isin(mixers["setting"]) | (rows["family"] != "mixer")
         kept |= alike
@@ -235,6 +233,7 @@ class Measure:
         shown: score -> the number that readers see.
         needed: model -> lowest score of its original at which comparisons with it are shown.
         samples: the columns that tell samples apart.
+        parts: the columns whose ratio is a sample's score, or minus its score where that is in nats.
     """
 
     kind: str
@@ -245,22 +244,35 @@ class Measure:
     shown: Callable[[float], float]
     needed: Callable[[str], float]
     samples: tuple[str, ...]
+    parts: tuple[str, str]
+
+    @property
+    def in_nats(self) -> bool:
+        """Whether the score is minus nats a token, and not a fraction."""
+        return self.parts[1] == "tokens"
+
+    def by_sample(self, rows: pd.DataFrame) -> pd.Series:
+        """The score of each sample, by `samples` and seed."""
+        scores = ratio_of_sums(rows, [*self.samples, "seed"], *self.parts)
+        return -scores if self.in_nats else scores
 
 
 HASHHOP = Measure("compared_hashhop", "h_gq on HashHop", "h_gq (fraction of hops)", estimate_quality, _one_layout,
-    float, needed_h_gq, ("variant", "sample"))  # fmt: skip
+    float, needed_h_gq, ("variant", "sample"), ("correct", "hops"))  # fmt: skip
 NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(estimate_quality, asked="queries"),
-    _learned_tasks, float, lambda _: LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
+    _learned_tasks, float, lambda _: LEARNED, ("task", "length", "depth", "sample"),
+    ("correct", "queries"))  # fmt: skip
 CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level,
-    lambda score: float(np.exp(-score)), lambda _: -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+    lambda score: float(np.exp(-score)), lambda _: -float(np.log(KNOWS_LANGUAGE)), ("window",),
+    ("negative_log_likelihood", "tokens"))  # fmt: skip
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
-    lambda score: -score, lambda _: -float("inf"), ("window",))  # fmt: skip
+    lambda score: -score, lambda _: -float("inf"), ("window",), ("divergence", "tokens"))  # fmt: skip
 RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall)
 """Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`). An original that
 predicts them no better than one that does not know the language has not learned to recall."""
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
-    float, lambda _: 0.0, ("length", "document"))  # fmt: skip
+    float, lambda _: 0.0, ("length", "document"), ("correct", "queries"))  # fmt: skip
 """Questions after reading. Any original will do: it stands beside the others, on the same questions."""
 KNOWN = replace(TURNS, name="known questions", chosen=lambda rows: rows[rows["known"] | (rows["family"] == "original")])
 """Questions within the prompt, one a document; beside all answers of the original, which drops nothing."""
@@ -279,7 +291,7 @@ SUBJECT = [*METHOD, "setting", "by", "trained"]
 
 def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """One row a subject: `SUBJECT`, ratio, mean, low and high of the score, samples, fall of its training's loss,
-    rows (labels in `frame` of what it rests on).
+    by_sample (`Measure.by_sample`), rows (labels in `frame` of what it rests on).
     """
     chosen = measure.chosen(identified(frame, measure.kind))
     distinct = chosen[[*SUBJECT, "seed", *measure.samples]].drop_duplicates().groupby(SUBJECT, sort=False).size()
@@ -290,11 +302,12 @@ def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
             *measure.estimate(of_subject),
             distinct[key],
             largest_fall(of_subject),
+            measure.by_sample(of_subject),
             tuple(of_subject.index),
         )
         for key, of_subject in groups(chosen, SUBJECT)
     ]
-    return pd.DataFrame(rows, columns=[*SUBJECT, "ratio", "mean", "low", "high", "samples", FALL, "rows"])
+    return pd.DataFrame(rows, columns=[*SUBJECT, "ratio", "mean", "low", "high", "samples", FALL, "by_sample", "rows"])
 
 
 def after_training(points: pd.DataFrame) -> pd.DataFrame:
@@ -345,9 +358,24 @@ def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
     )
 
 
+def less(ours: pd.Series, theirs: pd.Series) -> pd.Series:
+    """Scores by sample less those of another subject on the same samples, where both have them.
+
+    Seeds stand beside the same seeds; the only one of a subject stands beside each of the other's.
+    """
+    wide, others = pd.DataFrame(ours.unstack("seed")), pd.DataFrame(theirs.unstack("seed"))
+    if others.shape[1] == 1:
+        differences = wide.sub(others.iloc[:, 0], axis=0)
+    elif wide.shape[1] == 1:
+        differences = -others.sub(wide.iloc[:, 0], axis=0)
+    else:
+        differences = wide - others
+    return pd.Series(differences.stack()).dropna()
+
+
 def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
-    """The point at a fraction of the cache, linear between its neighbours: mean, low, high, fall and rows of both; None
-    outside what the points span.
+    """The point at a fraction of the cache, linear between its neighbours: mean, low, high, by_sample, fall and rows of
+    both; None outside what the points span.
     """
     below = points.loc[points["ratio"] <= ratio, "ratio"].max()
     above = points.loc[points["ratio"] >= ratio, "ratio"].min()
@@ -355,7 +383,10 @@ def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
         return None
     near = points[points["ratio"].isin([below, above])].sort_values("ratio")
     score = {name: float(np.interp(ratio, near["ratio"], near[name])) for name in Estimate._fields}
-    return pd.Series({**score, FALL: largest_fall(near), "rows": sum(near["rows"], ())})
+    upper = (ratio - below) / (above - below) if above > below else 0.0
+    first, last = near["by_sample"].iloc[0], near["by_sample"].iloc[-1]
+    by_sample = less((1 - upper) * first, -upper * last)
+    return pd.Series({**score, FALL: largest_fall(near), "by_sample": by_sample, "rows": sum(near["rows"], ())})
 
 
 UNITS = {"kv_group": "whole query groups", "head": "single heads"}
