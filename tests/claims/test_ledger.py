@@ -122,6 +122,14 @@ def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
     assert (each.holds, each.decided) == (False, True)
 
 
+def test_a_model_of_which_nothing_longer_was_tried_leaves_a_longer_input_to_the_others():
+    memory = ideal()["memory"]
+    some = memory.assign(at_least=memory["model"] == "qwen2-7b")
+    decision = decided("text/longer-inputs", memory=some)
+    assert (decision.verdict, "Qwen2-7B" in decision.reason) == (CONSISTENT, True)
+    assert decided("text/longer-inputs", memory=memory.assign(at_least=True)).verdict == UNDECIDED
+
+
 def by_sample(**scores: list[float]) -> pd.Series:
     """Scores of samples, under the name of their seed."""
     wide = pd.DataFrame({int(seed[1:]): of_seed for seed, of_seed in scores.items()})
