@@ -1,12 +1,14 @@
 """The table of the reviewers' questions: its answers follow the data."""
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from rendering import kinds_of
 
 from recurformer.claims.claim import ALLOWED_DROP, QUESTIONS
+from recurformer.claims.evidence import read_recordings
 from recurformer.claims.ledger import NO, YES, reviewer_questions
 from recurformer.cli.main import main
 from recurformer.measure.lm_eval import LOCAL_TASKS
@@ -15,6 +17,7 @@ from recurformer.results.scores import HASHHOP, METHODS, scores
 from recurformer.results.words import NOT_RUN, UNDECIDED
 from recurformer.study.measurements import LOCAL
 
+ROOT = Path(__file__).parents[2]
 QUALITIES = ("compared_hashhop", "needle", "continuation")
 
 
@@ -55,6 +58,18 @@ def test_an_answer_says_the_measured_numbers(frames, answered):
     half = rows[ours(rows) & rows["trained"] & (rows["setting"] == 0.5)]
     perplexity = math.exp(half["negative_log_likelihood"].sum() / half["tokens"].sum())
     assert f"RecurFormer {perplexity:.3g}, the original" in answered.loc["perplexity-gap", "answer"]
+
+
+def test_recordings_answer_what_a_study_leaves_open():
+    """Each answer names its recording; a study's own measurements come first."""
+    recorded = read_recordings(ROOT / "recorded", ["mixer_prices", "continuation"])
+    found = reviewer_questions(recordings=recorded).set_index("id")
+    assert found.loc["states", ["verdict", "recording"]].tolist() == [NO, str(ROOT / "recorded/long")]
+    assert found.loc["states", "runs"]
+    assert reviewer_questions().set_index("id").loc["states", "verdict"] == NOT_RUN
+    own = next(one for one in recorded if one.source.endswith("small")).frames
+    answer = reviewer_questions(continuation=own["continuation"], recordings=recorded).set_index("id").loc["length"]
+    assert (answer["verdict"], answer["recording"]) == (YES, "")
 
 
 def worse_ours(frame: pd.DataFrame, column: str, value: float) -> pd.DataFrame:

@@ -293,18 +293,20 @@ def from_recordings(decisions: Iterable[Decision]) -> list[str]:
 YES, NO = "yes", "no"
 
 
-def _answer(question: Question, evidence: Evidence) -> tuple[str, str, int | None, str]:
-    """What the data say: a sentence, the verdict, the samples behind it, and the runs that measured them."""
-    judge = judge_of(question)
-    if judge is None:
-        return question.unanswered, NOT_RUN, None, ""
-    try:
-        finding = judge(evidence)
-    except Missing as missing:
-        return str(missing), UNDECIDED if isinstance(missing, Undecided) else NOT_RUN, None, ""
-    verdict = (YES if finding.holds else NO) if finding.decided else UNDECIDED
-    text = finding.ours + (f"; {finding.reason}" if finding.reason else "")
-    return text, verdict, finding.samples, " ".join(evidence.runs(finding.rows))
+_ANSWERS = {REPRODUCED: YES, CONSISTENT: YES, CONTRADICTED: NO, FAILS_SMALL: NO}
+
+
+def _answer(question: Question, sources: Sequence[Evidence]) -> tuple[str, str, str, int | None, str]:
+    """What the data say: a sentence, the verdict, the recording that it is about, the samples behind it, and the runs
+    that measured them.
+    """
+    decision = decide(_claim(question, "", question.place, question.question, REVIEWER), sources)
+    finding, evidence, verdict = decision.finding, decision.evidence, decision.verdict
+    if decision.claim.judge is None:
+        return question.unanswered, verdict, "", None, ""
+    text = "; ".join(filter(None, [finding.ours if finding else "", decision.reason]))
+    samples, runs = (finding.samples, evidence.runs(finding.rows)) if finding and evidence else (None, [])
+    return text, _ANSWERS.get(verdict, verdict), decision.recording, samples, " ".join(runs)
 
 
 def reviewer_questions(
@@ -317,17 +319,19 @@ def reviewer_questions(
     head_scores: pd.DataFrame | None = None,
     mixer_prices: pd.DataFrame | None = None,
     recovery: pd.DataFrame | None = None,
+    recordings: Sequence[Evidence] = (),
 ) -> pd.DataFrame:
-    """What the reviewers asked, with the answer of the measurements there are, or why there is none: id, question,
-    asked_by, figure, answer, verdict, samples, runs.
+    """What the reviewers asked, with the answer of the measurements there are and of recordings, or why there is none:
+    id, question, asked_by, figure, answer, verdict, recording, samples, runs.
 
     Raises:
         ValueError: missing columns, or no rows in what was given.
     """
-    given = {kind: frame for kind, frame in locals().items() if frame is not None}
-    evidence = Evidence(THIS_STUDY, {kind: require(frame, kind) for kind, frame in given.items()}, {})
-    rows = [(name, one.question, one.asked_by, one.figure, *_answer(one, evidence)) for name, one in QUESTIONS.items()]
-    columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
+    given = {kind: frame for kind, frame in locals().items() if isinstance(frame, pd.DataFrame)}
+    measured = Evidence(THIS_STUDY, {kind: require(frame, kind) for kind, frame in given.items()}, {})
+    sources = [measured, *recordings]
+    rows = [(name, one.question, one.asked_by, one.figure, *_answer(one, sources)) for name, one in QUESTIONS.items()]
+    columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "recording", "samples", "runs"]
     return pd.DataFrame(rows, columns=columns).astype({"samples": "Int64"})
 
 

@@ -80,6 +80,7 @@ def table(args: Namespace) -> None:
 
     frames = read_frames(args.measurements)
     claims = [claim for claim in ledger.all_claims() if claim.id.startswith(f"{args.table}/")]
+    of_reviewers = args.table == "reviewer_questions"
     evidence = [evidence_of(THIS_STUDY, frames), *read_recordings(args.recorded, frames)] if claims else []
     decisions = ledger.make_ledger(args.study, evidence, claims).decisions
     gpus = {pack: gpus_of(packed(pack).values()) for pack in recordings(args.recorded)}
@@ -88,9 +89,10 @@ def table(args: Namespace) -> None:
         {**TABLES, "reviewer_questions": ledger.reviewer_questions},
         frames,
         verdicts={decision.claim.id: Verdict(decision.verdict, *decision.borrowed) for decision in decisions},
+        recordings=read_recordings(args.recorded) if of_reviewers else [],
         recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in gpus.items() if len(names) == 1},
     )
-    if args.table == "reviewer_questions":
+    if of_reviewers:
         rendered = questions_table(rendered)
     hardware = ledger.hardware_of(ledger.runs_beneath(args.measurements))
     rendered = rendered.measured_by(args.study, hardware, _runs_of(args.measurements, frames))

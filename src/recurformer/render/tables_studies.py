@@ -165,14 +165,16 @@ def questions_table(answers: pd.DataFrame) -> Table:
     lines: list[Line] = []
     for row in records(answers):
         samples = f"{row.samples:,} samples" if pd.notna(row.samples) else ""
-        evidence = ", ".join(filter(None, [row.figure, samples])) if row.verdict != NOT_RUN else ""
+        place = row.recording or row.figure
+        evidence = ", ".join(filter(None, [place, samples])) if row.verdict != NOT_RUN else ""
         lines.append({
             "Question": row.question, "Reviewer": row.asked_by, "Answer": row.answer, "Verdict": row.verdict,
             "Evidence": evidence or NOTHING,
         })  # fmt: skip
     notes = (
         "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
-        "measured). They rest on one training of each model and hold for the models and sizes of this study.",
+        "measured). Where the evidence names a recording, its measurements decide, and not this study's. The verdicts "
+        "hold for the models and sizes that were measured; most rest on one training of each.",
         "RecurFormer: heads of the highest RA-I replaced by Mamba, after training where it was trained. Eviction and "
         "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
         "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",
