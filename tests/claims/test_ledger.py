@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pandas as pd
 import pytest
 from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, ideal, with_column
@@ -18,7 +17,7 @@ from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.page import claims_markdown
 from recurformer.results.learned import FALL
-from recurformer.results.scores import NEEDLE, at_cache, less
+from recurformer.results.scores import NEEDLE, RECALL, at_cache, less
 from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
@@ -128,47 +127,95 @@ def test_a_model_of_which_nothing_longer_was_tried_leaves_a_longer_input_to_the_
     decision = decided("text/longer-inputs", memory=some)
     assert (decision.verdict, "Qwen2-7B" in decision.reason) == (CONSISTENT, True)
     assert decided("text/longer-inputs", memory=memory.assign(at_least=True)).verdict == UNDECIDED
+    shorter = memory["beta"] > 0
+    fails = memory.assign(l_m=memory["l_m"].mask(shorter, 1000), at_least=~shorter)
+    assert decided("text/longer-inputs", memory=fails).verdict in (FAILS_SMALL, CONTRADICTED)
+    unknown = memory.assign(at_least=~shorter)
+    assert decided("text/longer-inputs", memory=unknown).verdict == UNDECIDED
 
 
 def by_sample(**scores: list[float]) -> pd.Series:
-    """Scores of samples, under the name of their seed."""
+    """Scores of passkeys, or of what else has samples of this number, under the name of their seed."""
     wide = pd.DataFrame({int(seed[1:]): of_seed for seed, of_seed in scores.items()})
-    return wide.rename_axis("sample").rename_axis("seed", axis=1).stack()
+    wide.index = pd.MultiIndex.from_product([["passkey"], [512], [0.5], range(len(wide))], names=NEEDLE.samples)
+    return wide.rename_axis("seed", axis=1).stack()
+
+
+def paired(ours: pd.Series, other: pd.Series, trained: bool = False, same_for_seeds: bool = False) -> Comparison:
+    sides = (bounded_mean(of, of.index.get_level_values("seed").to_numpy()) for of in (ours, other))
+    shortfalls = less(other, ours, same_for_seeds)
+    return Comparison(
+        NEEDLE, "llama2-7b", "h2o", 0.5, *sides, len(ours), (0.0, 0.0), (), trained=trained, shortfalls=shortfalls
+    )
 
 
 def test_samples_stand_beside_the_same_samples_of_each_seed():
+    """A prompt of one seed is another prompt than that of the same number of another seed; a text is the same."""
     one, two = by_sample(s0=[1.0, 0.5]), by_sample(s0=[0.25, 0.0], s7=[1.0, 0.25])
-    assert less(one, two).unstack().to_numpy().tolist() == [[0.75, 0.0], [0.5, 0.25]]
-    assert less(two, one).equals(-less(one, two))
-    assert less(two, two).eq(0).all() and less(two, by_sample(s7=[0.0], s8=[0.0])).index.tolist() == [(0, 7)]
-    low, high = (
-        pd.Series({"ratio": at, "by_sample": of, "rows": (), FALL: 0.0}) for at, of in ((0.2, one), (0.6, two))
-    )
-    points = pd.DataFrame([high, low]).assign(mean=0.5, low=0.5, high=0.5)
-    between = at_cache(points, 0.3)["by_sample"]
-    assert between.unstack().to_numpy() == pytest.approx(np.array([[0.8125, 1.0], [0.375, 0.4375]]))
+    assert less(one, two, True).unstack().to_numpy().tolist() == [[0.75, 0.0], [0.5, 0.25]]
+    assert less(two, one, True).equals(-less(one, two, True))
+    assert less(one, two, False).tolist() == [0.75, 0.5]
+    assert less(one, by_sample(s7=[0.0, 0.0]), False).empty
+    assert less(two, two, False).eq(0).all() and len(less(two, two, False)) == 4
+    more = by_sample(s0=[1.0, 0.5, 0.5])  # of a larger grid: the same number, another prompt
+    assert less(one, more, True).empty and less(one, more, False).empty
+
+
+def test_a_point_between_two_caches_has_the_samples_of_both():
+    low, high = by_sample(s0=[0.0, 1.0]), by_sample(s0=[1.0, 0.5])
+    rows = [
+        {
+            "ratio": at,
+            "mean": of.mean(),
+            "low": 0.0,
+            "high": 1.0,
+            FALL: 0.0,
+            "trained": False,
+            "by": "",
+            "by_sample": of,
+        }
+        for at, of in ((0.2, low), (0.6, high), (0.6, high))
+    ]
+    rows = [row | {"rows": (number,)} for number, row in enumerate(rows)]
+    point = at_cache(pd.DataFrame(rows), 0.3)
+    assert point["by_sample"].tolist() == pytest.approx([0.25, 0.875])
+    assert point["by_sample"].mean() == pytest.approx(point["mean"])
+    assert at_cache(pd.DataFrame(rows), 0.6)["by_sample"].equals(high)
+    rows[0]["by_sample"] = by_sample(s0=[0.0, 1.0], s1=[0.0, 1.0])
+    assert at_cache(pd.DataFrame(rows), 0.3)["by_sample"].empty
 
 
 @pytest.mark.parametrize(("unequal", "sure"), [(5, False), (6, True)])
 def test_a_comparison_on_the_same_samples_needs_enough_that_differ(unequal, sure):
     """Separate intervals of 0.99 and 1 of 600 samples overlap. Five that differ, all for the worse, may be chance."""
-    worse = pd.Series([0.0] * unequal + [1.0] * (600 - unequal))
-    ours, other = (by_sample(s0=of.tolist()) for of in (worse, worse.clip(1.0)))
-    sides = bounded_mean(ours), bounded_mean(other)
-    one = Comparison(NEEDLE, "llama2-7b", "h2o", 0.5, *sides, 600, (0.0, 0.0), (), shortfalls=less(other, ours))
-    finding = judge_comparisons([one])
+    ours, other = by_sample(s0=[0.0] * unequal + [1.0] * (600 - unequal)), by_sample(s0=[1.0] * 600)
+    finding = judge_comparisons([paired(ours, other)])
     assert (finding.holds, finding.decided) == (False, sure)
     assert ("worse by 0.01 [" in finding.ours) is sure
+    assert paired(ours, other, trained=True).paired is None  # a single training
 
 
 def test_trainings_that_differ_widen_a_comparison_on_the_same_samples():
-    ours = {"s0": [1.0] * 50, "s1": [1.0] * 50, "s2": [0.1, 0.3] * 25}
-    shortfalls = less(by_sample(s0=[0.6, 0.8] * 25), by_sample(**ours))
-    one = Comparison(NEEDLE, "llama2-7b", "h2o", 0.5, *[Estimate(0.7, 0.6, 0.8)] * 2, 50, (0.0, 0.0), (),
-        shortfalls=shortfalls)  # fmt: skip
-    assert one.paired is not None and one.paired.mean == pytest.approx(shortfalls.mean())
-    alone = replace(one, shortfalls=shortfalls.xs(0, level="seed", drop_level=False)).paired
-    assert one.paired.high - one.paired.low > 0.9 and alone.high - alone.low < 0.1
+    other = by_sample(s0=[0.6, 0.8] * 25, s1=[0.6, 0.8] * 25, s2=[0.6, 0.8] * 25)
+    alike = paired(by_sample(s0=[0.7] * 50, s1=[0.7] * 50, s2=[0.7] * 50), other, trained=True).paired
+    apart = paired(by_sample(s0=[1.0] * 50, s1=[1.0] * 50, s2=[0.1, 0.3] * 25), other, trained=True).paired
+    assert alike.high - alike.low < 0.1 and apart.high - apart.low > 0.9
+
+
+def test_prompts_that_several_choices_of_heads_share_are_no_new_prompts():
+    right = {f"s{seed}": [0.0, 1.0, 1.0, 1.0, 1.0] * 10 for seed in range(8)}
+    ours, random = by_sample(s0=[1.0, 1.0, 1.0, 0.0, 0.0] * 10), by_sample(**right)
+    one, eight = (paired(ours, other, same_for_seeds=True).paired for other in (by_sample(s0=right["s0"]), random))
+    assert eight == pytest.approx(one)
+
+
+def test_windows_with_more_recalled_tokens_count_more():
+    """Better on the many tokens of some windows, worse on the few of others, as the scores beside it say."""
+    windows = pd.MultiIndex.from_product([range(24), [0]], names=["window", "seed"])
+    shortfalls = pd.Series([0.9, -0.1] * 12, windows)
+    sides = Estimate(-1.92, -2.0, -1.8), Estimate(-2.0, -2.1, -1.9)
+    one = Comparison(RECALL, "llama2-7b", "h2o", 0.5, *sides, 24, (0.2, 0.0), (), trained=False, shortfalls=shortfalls)
+    assert one.shortfall.mean == pytest.approx(-0.08) and not one.why_undecided(0.0)
 
 
 @pytest.mark.parametrize(("samples", "sure"), [(2, False), (200, True)])

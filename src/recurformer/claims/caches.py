@@ -192,8 +192,10 @@ def longer_inputs(evidence: Evidence) -> Finding:
         lengths = lengths[(lengths["setting"] == "one_shot") & lengths["beta"].isin([0.0, beta])].sort_values("beta")
         if len(lengths) < 2:
             raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
-        if (lengths["status"] != AT_LEAST).all():
-            gains[model] = float(lengths["ours"].iloc[1] / lengths["ours"].iloc[0])
+        gain, open_ends = float(lengths["ours"].iloc[1] / lengths["ours"].iloc[0]), lengths["status"] == AT_LEAST
+        # the longest that was tried bounds the gain on one side
+        if not open_ends.any() or (not open_ends.iloc[0] and gain > 1) or (not open_ends.iloc[1] and gain <= 1):
+            gains[model] = gain
             looked_at.append(measured)
     others = ", ".join(label(model) for model in BETAS if model not in gains)
     if not gains:

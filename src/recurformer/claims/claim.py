@@ -77,7 +77,7 @@ def mean_difference(differences: pd.Series) -> Estimate:
     """
     known = differences.dropna()
     if known.empty:
-        raise Undecided("no seed was measured of both sides on the same windows")
+        raise Undecided("no seed was measured of both sides on the same samples")
     sample = [name for name in known.index.names if name != "seed"]
     by_sample, by_seed = (mean_interval(known.groupby(level=level).mean().to_numpy()) for level in (sample, "seed"))
     return max(by_sample, by_seed, key=lambda one: one.high - one.low)

@@ -49,7 +49,8 @@ class Comparison:
         samples: behind RecurFormer's score.
         falls: of the losses of both trainings, RecurFormer's first.
         rows: labels of the measurements that it rests on.
-        shortfalls: the other's score less RecurFormer's, by sample and seed; none where no sample was measured of both.
+        trained: whether one of the two was trained.
+        shortfalls: the other's score less RecurFormer's, by sample and seed; none where the samples differ.
     """
 
     measure: Measure
@@ -62,18 +63,32 @@ class Comparison:
     falls: tuple[float, float]
     rows: tuple[int, ...]
     name: str = RECURFORMER
+    trained: bool = True
     shortfalls: pd.Series = field(default_factory=lambda: pd.Series(dtype=float), compare=False)
 
     @cached_property
     def paired(self) -> Estimate | None:
-        """How far RecurFormer's score is below the other's on the same samples; None where too few of them differ."""
-        if self.measure.in_nats:
-            return mean_difference(self.shortfalls) if len(self.shortfalls) > 1 else None
-        if (self.shortfalls.abs() > ROUNDING).sum() < SURELY_UNEQUAL:
+        """How far RecurFormer's score is below the other's on the same samples; None where these show too little: too
+        few of them differ, or a training of one seed may be better or worse by chance.
+        """
+        if self.shortfalls.empty:
             return None
+        by_sample = self.shortfalls.groupby(level=list(self.measure.samples)).mean()
         seeds = self.shortfalls.index.get_level_values("seed").to_numpy()
-        from_0_to_1 = bounded_mean((1 + self.shortfalls.to_numpy()) / 2, seeds=seeds)
-        return Estimate(*(2 * limit - 1 for limit in from_0_to_1))
+        if len(by_sample) < 2 or (self.trained and len(set(seeds)) < 2):
+            return None
+        if self.measure.in_nats:  # the mean over tokens, not over windows
+            half = mean_difference(self.shortfalls)
+            mean = self.other_score.mean - self.score.mean
+            return Estimate(mean, mean + half.low - half.mean, mean + half.high - half.mean)
+        if (by_sample.abs() > ROUNDING).sum() < SURELY_UNEQUAL:
+            return None
+        within, of_means = (
+            bounded_mean((1 + differences.to_numpy()) / 2, seeds=of)
+            for differences, of in ((self.shortfalls, seeds), (by_sample, None))
+        )
+        wider = max(within, of_means, key=lambda one: one.high - one.low)
+        return Estimate(*(2 * limit - 1 for limit in wider))
 
     @property
     def shortfall(self) -> Estimate:
@@ -82,7 +97,7 @@ class Comparison:
 
     def why_undecided(self, allowed: float) -> str:
         """Why it says nothing: the loss of the training that falls short by more than is allowed still falls."""
-        short = self.score.mean + allowed < self.other_score.mean
+        short = self.shortfall.mean > allowed
         reason = why_undecided(self.falls[0 if short else 1])
         named = f"{label(self.model)}, {self.name if short else self.other} at β {self.beta:g}"
         return f"{named}: {reason}" if reason else ""
@@ -189,15 +204,20 @@ def comparisons(
     """What is set beside what of one model, from its scores; see `compared`."""
     rows, score = recurformer(points, arm), list(Estimate._fields)
     rows = at_common_setting(rows) if common else rows
-    return [
-        Comparison(
-            measure, row["model"], other_name, row["setting"], Estimate(*row[score]), Estimate(*other[score]),
-            int(row["samples"]), (row[FALL], other[FALL]), (*row["rows"], *other["rows"]), name,
-            less(other["by_sample"], row["by_sample"]),
-        )
-        for pairing, which in beside.items()
-        for row, name, other, other_name in PAIRINGS[pairing](points, rows, *which)
-    ]  # fmt: skip
+    found = []
+    for pairing, which in beside.items():
+        for row, name, other, other_name in PAIRINGS[pairing](points, rows, *which):
+            # the seed of a random choice is no training's, and draws no samples
+            same_for_seeds = measure.in_nats or "random" in (row["by"], other["by"])
+            found.append(
+                Comparison(
+                    measure, row["model"], other_name, row["setting"], Estimate(*row[score]), Estimate(*other[score]),
+                    int(row["samples"]), (row[FALL], other[FALL]), (*row["rows"], *other["rows"]), name,
+                    bool(row["trained"] or other["trained"]),
+                    less(other["by_sample"], row["by_sample"], same_for_seeds),
+                )
+            )  # fmt: skip
+    return found
 
 
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}
@@ -236,7 +256,7 @@ def _sentence(test: Test) -> str:
         return text
     shortfall = _shortfall(test)
     word, unit = "worse" if shortfall.mean > 0 else "better", " nats a token" if first.measure.in_nats else ""
-    mean, *ends = shortfall if shortfall.mean > 0 else (-one for one in shortfall)
+    mean, *ends = shortfall if shortfall.mean > 0 else (0.0 - one for one in shortfall)
     return f"{text} ({word} by {mean:.3g} [{min(ends):.3g}, {max(ends):.3g}]{unit} on the same samples)"
 
 

@@ -179,7 +179,7 @@ def _how_long(evidence: Evidence, beta: float, best: dict[float, float]) -> str:
         for rows in (evidence.rows("mqar", beta=at, learning_rate=best[at]) for at in (beta, 0.0))
     )
     times = min(steps) / max(originals)
-    return f"trained for {times:g} times the steps of the original" if times > 1 else SAME_STEPS
+    return SAME_STEPS if math.isnan(times) or times == 1 else f"trained for {times:g} times the steps of the original"
 
 
 def poor_without_attention(evidence: Evidence, poor: float) -> Finding:

@@ -2,6 +2,7 @@
 the tasks of lm-eval.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -39,7 +40,6 @@ from recurformer.results.scores import (
     changed_fraction,
     default_setting,
     identified,
-    less,
     method_label,
     of,
     one_unit,
@@ -159,11 +159,10 @@ def combines(evidence: Evidence) -> Finding:
             if len(four) < 3:
                 raise Missing(f"{label(model)}: {kept['method']} was not measured on all heads at {kept['setting']:g}")
             converted, unchanged, evicted = four
-            seeds = converted["by_sample"].index.get_level_values("seed")
-            alike = converted["by_sample"][seeds.isin(kept["by_sample"].index.get_level_values("seed"))]
-            costs = less(alike, kept["by_sample"]), less(unchanged["by_sample"], evicted["by_sample"])
+            cost = (converted["mean"] - kept["mean"]) - (unchanged["mean"] - evicted["mean"])
+            half = math.hypot(*((row["high"] - row["low"]) / 2 for row in (*four, kept)))
             name = f"{label(model)}, {method_label('eviction', kept['method'])}, {kept['setting']:g} of the tokens"
-            extra[name] = mean_difference(less(*costs))
+            extra[name] = Estimate(cost, cost - half, cost + half)
             used += [*kept["rows"], *(row for one in four for row in one["rows"])]
             samples[model] = int(of_model["samples"].max())
     if not extra:

@@ -173,8 +173,8 @@ def questions_table(answers: pd.DataFrame) -> Table:
         })  # fmt: skip
     notes = (
         "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
-        "measured). Where the evidence names a recording, its measurements decide, and not this study's. The verdicts "
-        "hold for the models and sizes that were measured; most rest on one training of each.",
+        "measured). Where the evidence names a recording, it decides, and not this study's measurements; CSV: its runs. "
+        "The verdicts hold for the models and sizes that were measured; most rest on one training of each.",
         "RecurFormer: heads of the highest RA-I replaced by Mamba, after training where it was trained. Eviction and "
         "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
         "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",

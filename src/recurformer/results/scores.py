@@ -149,8 +149,8 @@ def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
 
 
 def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
-    """The rows of models of which other subjects than the paper's method were measured, at the fractions of heads of
-    these; of originals those trained likewise, of which the others are made.
+    """The rows of the models of which other subjects than the paper's method were measured, at the seeds and the
+    fractions of heads of these; of originals those trained likewise, which the others are made of.
     """
     rows = hashhop.round({"setting": 6})
     rows = rows[rows["trained"].astype(bool) | (rows["family"] != "original")]
@@ -159,6 +159,8 @@ def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
     for model, others in groups(rows[other], "model"):
         mixers = others[others["family"] == "mixer"]
         alike = rows["model"] == model
+        if (chosen := others[others["by"] != "random"]).size:  # the seed of a random choice is no training's
+            alike &= rows["seed"].isin(chosen["seed"])
         if len(mixers):
             alike &= rows["setting"].isin(mixers["setting"]) | (rows["family"] != "mixer")
         kept |= alike
@@ -233,7 +235,8 @@ class Measure:
         shown: score -> the number that readers see.
         needed: model -> lowest score of its original at which comparisons with it are shown.
         samples: the columns that tell samples apart.
-        parts: the columns whose ratio is a sample's score, or minus its score where that is in nats.
+        parts: the columns whose ratio is a sample's score, or minus its score where that is in nats. What is scored in
+            nats is text, the same for every seed; all other samples are drawn by the seed.
     """
 
     kind: str
@@ -358,15 +361,18 @@ def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
     )
 
 
-def less(ours: pd.Series, theirs: pd.Series) -> pd.Series:
-    """Scores by sample less those of another subject on the same samples, where both have them.
+def less(ours: pd.Series, theirs: pd.Series, same_for_seeds: bool) -> pd.Series:
+    """Scores by sample and seed less those of another subject on the same samples; empty where these differ.
 
-    Seeds stand beside the same seeds; the only one of a subject stands beside each of the other's.
+    Where samples are the same for all seeds (`same_for_seeds`), the only seed of a subject stands beside each of the
+    other's; else each seed beside itself.
     """
     wide, others = pd.DataFrame(ours.unstack("seed")), pd.DataFrame(theirs.unstack("seed"))
-    if others.shape[1] == 1:
+    if not wide.index.equals(others.index):
+        return ours.iloc[:0]
+    if same_for_seeds and others.shape[1] == 1:
         differences = wide.sub(others.iloc[:, 0], axis=0)
-    elif wide.shape[1] == 1:
+    elif same_for_seeds and wide.shape[1] == 1:
         differences = -others.sub(wide.iloc[:, 0], axis=0)
     else:
         differences = wide - others
@@ -374,8 +380,8 @@ def less(ours: pd.Series, theirs: pd.Series) -> pd.Series:
 
 
 def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
-    """The point at a fraction of the cache, linear between its neighbours: mean, low, high, by_sample, fall and rows of
-    both; None outside what the points span.
+    """The point at a fraction of the cache, linear between its neighbours: mean, low, high, fall, trained and rows of
+    both, by_sample where both have the same samples and seeds; None outside what the points span.
     """
     below = points.loc[points["ratio"] <= ratio, "ratio"].max()
     above = points.loc[points["ratio"] >= ratio, "ratio"].min()
@@ -383,10 +389,11 @@ def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
         return None
     near = points[points["ratio"].isin([below, above])].sort_values("ratio")
     score = {name: float(np.interp(ratio, near["ratio"], near[name])) for name in Estimate._fields}
-    upper = (ratio - below) / (above - below) if above > below else 0.0
+    upper = (ratio - below) / (above - below) if above > below else 1.0
     first, last = near["by_sample"].iloc[0], near["by_sample"].iloc[-1]
-    by_sample = less((1 - upper) * first, -upper * last)
-    return pd.Series({**score, FALL: largest_fall(near), "by_sample": by_sample, "rows": sum(near["rows"], ())})
+    by_sample = (1 - upper) * first + upper * last if first.index.equals(last.index) else last.iloc[:0]
+    about = {FALL: largest_fall(near), "trained": near["trained"].any(), "by": near["by"].iloc[-1]}
+    return pd.Series({**score, **about, "by_sample": by_sample, "rows": sum(near["rows"], ())})
 
 
 UNITS = {"kv_group": "whole query groups", "head": "single heads"}

@@ -125,6 +125,14 @@ class Mqar(Block):
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
+    @model_validator(mode="after")
+    def longer_once(self) -> Self:
+        """Each fraction has one number of steps."""
+        betas = [beta for beta, _ in self.longer]
+        if twice := [beta for beta in betas if betas.count(beta) > 1]:
+            raise ValueError(f"longer: {twice[0]:g} stands there {betas.count(twice[0])} times; give it once")
+        return self
+
 
 class Study(Block):
     """One study: all settings of the workflow."""
