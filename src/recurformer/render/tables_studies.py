@@ -173,7 +173,7 @@ def questions_table(answers: pd.DataFrame) -> Table:
         })  # fmt: skip
     notes = (
         "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
-        "measured). Where the evidence names a recording, it decides, and not this study's measurements; CSV: its runs. "
+        "measured). Where the evidence names a recording, it decides, and not this study; CSV: its runs. "
         "The verdicts hold for the models and sizes that were measured; most rest on one training of each.",
         "RecurFormer: heads of the highest RA-I replaced by Mamba, after training where it was trained. Eviction and "
         "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
