@@ -193,6 +193,8 @@ def test_a_comparison_on_the_same_samples_needs_enough_that_differ(unequal, sure
     assert (finding.holds, finding.decided) == (False, sure)
     assert ("worse by 0.01 [" in finding.ours) is sure
     assert paired(ours, other, trained=True).paired is None  # a single training
+    few = paired(ours, ours, same_for_seeds=True).paired
+    assert few == pytest.approx((0.0, -few.high, few.high)) and 0 < few.high < 0.01
 
 
 def test_trainings_that_differ_widen_a_comparison_on_the_same_samples():

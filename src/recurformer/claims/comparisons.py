@@ -68,8 +68,8 @@ class Comparison:
 
     @cached_property
     def paired(self) -> Estimate | None:
-        """How far RecurFormer's score is below the other's on the same samples; None where these show too little: too
-        few of them differ, or a training of one seed may be better or worse by chance.
+        """How far RecurFormer's score is below the other's on the same samples; None of a single sample, or of a training
+        of one seed, which may be better or worse by chance.
         """
         if self.shortfalls.empty:
             return None
@@ -81,8 +81,10 @@ class Comparison:
             half = mean_difference(self.shortfalls)
             mean = self.other_score.mean - self.score.mean
             return Estimate(mean, mean + half.low - half.mean, mean + half.high - half.mean)
-        if (by_sample.abs() > ROUNDING).sum() < SURELY_UNEQUAL:
-            return None
+        unequal = by_sample.abs() > ROUNDING
+        if unequal.sum() < SURELY_UNEQUAL:  # the mean is at most the fraction that differs
+            most = bounded_mean(unequal.to_numpy(float)).high
+            return Estimate(float(self.shortfalls.mean()), -most, most)
         within, of_means = (
             bounded_mean((1 + differences.to_numpy()) / 2, seeds=of)
             for differences, of in ((self.shortfalls, seeds), (by_sample, None))
