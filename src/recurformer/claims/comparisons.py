@@ -68,8 +68,8 @@ class Comparison:
 
     @cached_property
     def paired(self) -> Estimate | None:
-        """How far RecurFormer's score is below the other's on the same samples; None of a single sample, or of a training
-        of one seed, which may be better or worse by chance.
+        """How far RecurFormer's score is below the other's on the same samples; None of a single sample, and of one training,
+        which may be better or worse by chance.
         """
         if self.shortfalls.empty:
             return None
