@@ -68,8 +68,8 @@ class Comparison:
 
     @cached_property
     def paired(self) -> Estimate | None:
-        """How far RecurFormer's score is below the other's on the same samples; None of a single sample, and of one training,
-        which may be better or worse by chance.
+        """How far RecurFormer's score is below the other's on the same samples; None of one sample, and of a single
+        training, which may be better or worse by chance.
         """
         if self.shortfalls.empty:
             return None
