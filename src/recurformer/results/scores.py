@@ -216,10 +216,11 @@ def _level(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _recall(rows: pd.DataFrame) -> pd.DataFrame:
-    """The recalled tokens of continuations, where they were measured."""
+    """The recalled tokens of continuations, of the models of whose original they were measured."""
     if "recalled" not in rows:
         return rows.iloc[:0]
     known = rows[rows["recalled"].notna()]
+    known = known[known["model"].isin(known.loc[known["family"] == "original", "model"])]
     of_windows = known["recalled"].groupby([known["model"], known["window"]]).transform("sum")
     some = known[of_windows > 0]
     return _level(some.assign(tokens=some["recalled"], negative_log_likelihood=some["recalled_likelihood"]))
