@@ -103,14 +103,12 @@ use rule hashhop as hashhop_sizes with:
 
 
 MQAR = config["mqar"]["task"]
-# How many times the steps, for the fractions of heads at which the study asks for more.
-MQAR_LONGER = dict(config["mqar"]["longer"])
-
-
-def mqar_task(beta):
-    training = MQAR["training"]
-    steps = training["steps"] * MQAR_LONGER.get(float(beta), 1)
-    return MQAR | {"training": training | {"steps": steps}}
+# With more steps, for the fractions of heads at which the study asks for them.
+MQAR_LONGER = {
+    beta: MQAR
+    | {"training": MQAR["training"] | {"steps": times * MQAR["training"]["steps"]}}
+    for beta, times in config["mqar"]["longer"]
+}
 
 
 use rule stage as mqar with:
@@ -123,6 +121,6 @@ use rule stage as mqar with:
     params:
         **stage(
             "mqar",
-            settings=lambda wildcards: mqar_task(wildcards.beta),
+            settings=lambda wildcards: MQAR_LONGER.get(float(wildcards.beta), MQAR),
             rate=lambda wildcards: wildcards.learning_rate,
         ),
