@@ -25,7 +25,7 @@ def reviewer_questions(**frames: pd.DataFrame) -> Table:
 
 
 ALL_TABLES = {**TABLES, "reviewer_questions": reviewer_questions}
-GIVEN = {"verdicts": VERDICTS, "recorded": {}}
+GIVEN = {"verdicts": VERDICTS, "recorded": {}, "recordings": []}
 
 
 def kinds_of(renderer: Callable, *, needed: bool = False) -> list[str]:
