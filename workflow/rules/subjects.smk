@@ -183,12 +183,15 @@ def file_of(task, backbone, subject, file, seed=None):
     return f"<results>/{task}/{backbone}/{subject}/seed-{seed}/{file}"
 
 
-def measurements_of(task, subjects, file):
-    """A file of each subject of the backbones that the ablations measure; `subjects` are those of one on text."""
+def measurements_of(task, subjects, file, seeds=(None,)):
+    """A file of each subject of the backbones that the ablations measure, for each seed; `subjects` are those of one on
+    text.
+    """
     return [
-        file_of(task, backbone, subject, file)
+        file_of(task, backbone, subject, file, seed)
         for backbone in ABLATIONS[task]["backbones"]
         for subject in dict.fromkeys(subjects(backbone))
+        for seed in seeds
     ]
 
 

@@ -108,7 +108,8 @@ class HashHop(Block):
     training: Training
     """Continual training, the same for every fraction of replaced heads."""
     seeds: list[Seed] = []
-    """One conversion and training for each: new weights, samples and order; the study's seed where there is none."""
+    """One conversion and training for each, the ablations' too: new weights, samples and order; the study's seed where there
+    is none."""
     evaluation: HashHopEvaluation = HashHopEvaluation()
     """Generation and scoring."""
 
