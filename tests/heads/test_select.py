@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +14,7 @@ from recurformer import HeadProfile, select_heads
 from recurformer.heads.select import (
     MEASURED,
     SELECTORS,
+    chosen_heads,
     compare_settings,
     ra_i_scores,
     rank_correlation,
@@ -20,6 +22,7 @@ from recurformer.heads.select import (
     replaced_count,
     replacement_ranks,
 )
+from recurformer.study.method import Selection
 
 
 @st.composite
@@ -164,6 +167,30 @@ def test_random_ranking_depends_on_the_seed_only():
     assert len({str(select_heads(one, 0.5, unit="head", by="random", seed=seed)) for seed in range(20)}) > 5
 
 
+def test_the_group_where_the_mixer_costs_least_goes_first(tmp_path):
+    """Of the file's first mixer; a layer with a sliding window of its own is not on the list, and stays."""
+    profile = HeadProfile(torch.full((3, 3, 4), 0.7), 5, 0.5, True, 2, 32, sliding=(1,))
+    profile.save(tmp_path / "profile.parquet")
+    places = pd.DataFrame({"layer": [0, 0, 2, 2], "group": [0, 1, 0, 1]})
+    costs = {"mamba": [0.3, 0.1, 0.2, 0.4], "window_state": [0.0, 1.0, 1.0, 1.0]}
+    prices = pd.concat([places.assign(mixer=mixer, cost=of_mixer) for mixer, of_mixer in costs.items()])
+    prices.to_parquet(tmp_path / "mixer_prices.parquet")
+
+    def chosen(beta, place="mixer_prices.parquet"):
+        files = str(tmp_path / "profile.parquet"), str(tmp_path / place)
+        return chosen_heads(*files, Selection(by="mixer_price"), beta, seed=0)
+
+    assert [chosen(beta) for beta in (0.25, 0.5, 0.75)] == [
+        [[2, 3], [], []], [[2, 3], [], [0, 1]], [[0, 1, 2, 3], [], [0, 1]],
+    ]  # fmt: skip
+    prices[prices.layer == 0].to_parquet(tmp_path / "short.parquet")
+    with pytest.raises(ValueError, match=r"prices of \(1, 2\) layers and KV heads, profile of \(2, 2\)"):
+        chosen(0.5, "short.parquet")
+    places.to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(ValueError, match=r"other.parquet: no head scores written by `recurformer mixer-prices`"):
+        chosen(0.5, "other.parquet")
+
+
 @pytest.mark.parametrize(
     ("units", "beta", "count"),
     [(1024, 0.9, 922), (1024, 0.25, 256), (2, 0.25, 0), (6, 0.25, 2), (4, 1.0, 4), (8, 0.9, 7)],
@@ -181,6 +208,7 @@ def test_rounding(units, beta, count):
         ({"scope": "model"}, "scope='model' is unknown; choose one of global, layer"),
         ({"by": "best"}, "by='best' is not a ranking; choose one of ra_i, mean_rr, random, inverse_ra_i, retrieval"),
         ({"by": "echo"}, "by='echo' needs scores that `recurformer head-scores`"),
+        ({"by": "mixer_price"}, "by='mixer_price' needs scores that `recurformer mixer-prices`"),
         ({"by": "echo", "measured": torch.zeros(2, 5)}, r"by='echo': scores of \(2, 5\) layers and heads, profile of"),
     ],
 )

@@ -112,10 +112,7 @@ MEASUREMENTS = {
         papers_files("positions.parquet", LEARNS_TEXT) if ABLATIONS["positions"] else []
     ),
     "compared_hashhop": measurements_of(
-        "hashhop",
-        partial(compared, "hashhop"),
-        "hashhop.parquet",
-        seeds_of(config["hashhop"]),
+        "hashhop", partial(compared, "hashhop"), "hashhop.parquet"
     ),
     "hashhop_sizes": measurements_of(
         "hashhop", of_other_sizes, "hashhop_sizes.parquet"

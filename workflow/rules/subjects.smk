@@ -183,15 +183,23 @@ def file_of(task, backbone, subject, file, seed=None):
     return f"<results>/{task}/{backbone}/{subject}/seed-{seed}/{file}"
 
 
-def measurements_of(task, subjects, file, seeds=(None,)):
-    """A file of each subject of the backbones that the ablations measure, for each seed; `subjects` are those of one on
-    text.
+def training_seeds(task, backbone, subject):
+    """Those for which the ablations measure a subject: one training decides nothing. What is changed without training is
+    measured once on text, and on HashHop it is changed in an original trained likewise. A random choice has its own.
     """
+    trained_here = subject.is_trained and subject.kind != "recovered"
+    if subject.by == "random" or not (trained_here or task == "hashhop"):
+        return [None]
+    return seeds_of(LANGUAGE[backbone] if task == "language" else config["hashhop"])
+
+
+def measurements_of(task, subjects, file):
+    """A file of each subject of the backbones that the ablations measure; `subjects` are those of one on text."""
     return [
         file_of(task, backbone, subject, file, seed)
         for backbone in ABLATIONS[task]["backbones"]
         for subject in dict.fromkeys(subjects(backbone))
-        for seed in seeds
+        for seed in training_seeds(task, backbone, subject)
     ]
 
 
@@ -329,10 +337,11 @@ def change_of(task):
 
 def choosing(task, backbone, by):
     """The inputs of a selector: a profile of recency ratios, and scores where it needs them."""
-    scores = f"<results>/{task}/{backbone}/head_scores.parquet"
+    kind = "mixer_prices" if by == "mixer_price" else "head_scores"
+    measured = by in MEASURED_SCORES or by == "mixer_price"
     return {
         "profile": profile_for(task, backbone),
-        "scores": [scores] if by in MEASURED_SCORES else [],
+        "scores": [f"<results>/{task}/{backbone}/{kind}.parquet"] if measured else [],
     }
 
 

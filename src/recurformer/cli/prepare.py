@@ -88,7 +88,9 @@ def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer"),
     argument("--beta", type=BETA, required=True, help="fraction of heads to replace, from 0 to 1"),
     seed("a random ranking"),
-    argument("--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"),
+    argument(
+        "--scores", type=InputPath, help="Parquet file written by head-scores or mixer-prices, for their rankings"
+    ),
 )
 def select(args: Namespace, settings: Selection) -> dict[str, float]:
     """Choose the heads to replace: the fraction beta with the highest RA-I (section 3.1)."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from recurformer.heads.profile import HeadProfile
-from recurformer.study.method import MeasuredScore, Selection, Unit
+from recurformer.study.method import Selection, Selector, Unit
 
 Scope = Literal["global", "layer"]
 UNITS = get_args(Unit)
@@ -37,8 +37,9 @@ SELECTORS: dict[str, Callable[[HeadProfile, int], Tensor]] = {
     "random": lambda profile, seed: random_ranking(*profile.shape, seed=seed),  # a control
     "inverse_ra_i": lambda profile, seed: -ra_i_scores(profile),  # the opposite of the paper's choice
 }
-MEASURED = get_args(MeasuredScore)
-"""Rankings whose scores need the model itself, not its profile: `recurformer.heads.scores` measures them."""
+MIXER_PRICE = "mixer_price"
+MEASURED = tuple(by for by in get_args(Selector) if by not in SELECTORS)
+"""Rankings whose scores need the model itself, not its profile: `head-scores` measures them, and `mixer-prices` one."""
 
 
 def random_ranking(layers: int, heads: int, seed: int = 0) -> Tensor:
@@ -165,9 +166,7 @@ def select_heads(
     elif by not in MEASURED:
         raise ValueError(f"by={by!r} is not a ranking; choose one of {', '.join((*SELECTORS, *MEASURED))}")
     elif measured is None:
-        raise ValueError(
-            f"by={by!r} needs scores that `recurformer head-scores` has measured on the model (--scores FILE)"
-        )
+        raise ValueError(f"by={by!r} needs scores that {measured_by(by)} has measured on the model (--scores FILE)")
     elif measured.shape != profile.shape:
         raise ValueError(f"by={by!r}: scores of {tuple(measured.shape)} layers and heads, profile of {profile.shape}")
     else:
@@ -191,8 +190,15 @@ def profile_rows(profile: HeadProfile, model: str, seed: int, random_seeds: Sequ
     )
 
 
+def measured_by(by: str) -> str:
+    """The command that measures the scores of a ranking in `MEASURED`."""
+    return f"`recurformer {'mixer-prices' if by == MIXER_PRICE else 'head-scores'}`"
+
+
 def read_scores(path: str | Path, by: str) -> Tensor:
     """The scores of one ranking (layers, heads), float64, averaged over its seeds; NaN where a head has none.
+
+    Prices are of the file's first mixer, (layers, KV heads), and the cheapest group has the highest score.
 
     Raises:
         ValueError: the file is unreadable, or holds no such scores.
@@ -201,10 +207,13 @@ def read_scores(path: str | Path, by: str) -> Tensor:
 
     try:
         frame = pd.read_parquet(path)
+        if by == MIXER_PRICE:
+            frame = frame[frame["mixer"] == frame["mixer"].iloc[0]]
+            frame = frame.assign(by=by, head=frame["group"], score=-frame["cost"])
         rankings = sorted(frame["by"].unique())
         table = frame[frame["by"] == by].pivot_table(index="layer", columns="head", values="score", dropna=False)
     except (OSError, KeyError, TypeError, pa.ArrowException) as error:
-        raise ValueError(f"{path}: no head scores written by `recurformer head-scores` ({error})") from None
+        raise ValueError(f"{path}: no head scores written by {measured_by(by)} ({error})") from None
     if by not in rankings:
         raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(rankings)}")
     return torch.from_numpy(table.to_numpy(dtype=np.float64, copy=True))
@@ -216,8 +225,21 @@ def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: fl
     Raises:
         ValueError: the ranking needs scores and there are none.
     """
+    of_model = HeadProfile.load(profile)
     measured = read_scores(scores, settings.by) if scores and settings.by in MEASURED else None
-    return select_heads(HeadProfile.load(profile), beta, seed=seed, measured=measured, **settings.model_dump())
+    if measured is not None and settings.by == MIXER_PRICE:
+        measured = _on_every_head(measured, of_model)
+    return select_heads(of_model, beta, seed=seed, measured=measured, **settings.model_dump())
+
+
+def _on_every_head(of_groups: Tensor, profile: HeadProfile) -> Tensor:
+    """Scores of groups in the layers that may be changed, on every head, (layers, heads); NaN in all other layers."""
+    expected = (len(profile.candidates), profile.kv_heads)
+    if of_groups.shape != expected:
+        raise ValueError(f"prices of {tuple(of_groups.shape)} layers and KV heads, profile of {expected}")
+    scores = torch.full(profile.shape, float("nan"), dtype=torch.float64)
+    scores[profile.candidates] = of_groups.repeat_interleave(profile.shape[1] // profile.kv_heads, 1)
+    return scores
 
 
 def replacement_ranks(scores: Tensor, kv_heads: int, unit: Unit) -> np.ndarray:

@@ -108,8 +108,8 @@ class HashHop(Block):
     training: Training
     """Continual training, the same for every fraction of replaced heads."""
     seeds: list[Seed] = []
-    """One conversion and training for each, the ablations' too: new weights, samples and order; the study's seed where there
-    is none."""
+    """One conversion and training for each, the ablations' too: new weights, samples and order; the study's seed where
+    there is none."""
     evaluation: HashHopEvaluation = HashHopEvaluation()
     """Generation and scoring."""
 
@@ -260,10 +260,19 @@ def _originals(study: Study) -> None:
 def _choice_of_heads(study: Study) -> None:
     """Rankings of heads are measured where the choice needs them, and some heads are replaced."""
     for key, selection in (("selection", study.selection), ("mqar.task.selection", study.mqar.task.selection)):
-        if selection.by in get_args(MeasuredScore):
+        if selection.by in (*get_args(MeasuredScore), "mixer_price"):
             raise ValueError(
                 f"{key}.by: {selection.by!r} is measured for ablations only; choose ra_i, mean_rr or a control here"
             )
+    ablations = study.ablations
+    if "mixer_price" in ablations.hashhop.selectors:
+        raise ValueError("ablations.hashhop.selectors: mixer_price is measured on text; it is for language.selectors")
+    priced, selected = ablations.mixer_prices.mixers[0], ablations.language.selected
+    if "mixer_price" in ablations.language.selectors and priced != selected:
+        raise ValueError(
+            f"ablations.language.selectors: mixer_price ranks by the first of mixer_prices.mixers, {priced!r},"
+            f" but selected is {selected!r}; make them the same"
+        )
     if study.selection.scope == "layer" and (study.ablations.language.layers or study.ablations.hashhop.layers):
         raise ValueError("selection.scope: ablations of whole layers rank all of them; choose 'global'")
     for name in study.language.backbones:

@@ -28,7 +28,7 @@ Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
 MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity", "price"]
 """Rankings of heads whose scores are measured on the model itself, not read from its profile."""
-Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore]
+Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore, "mixer_price"]
 
 
 class RecencyRatio(Block):
@@ -66,7 +66,8 @@ class Selection(Block):
     """global: ranked over all layers; layer: the same fraction in each layer."""
     by: Selector = "ra_i"
     """The ranking. ra_i: number of samples with a high recency ratio; mean_rr: mean recency ratio; random and
-    inverse_ra_i: controls; the others: scores measured on the model (`head-scores`)."""
+    inverse_ra_i: controls; mixer_price: what the group loses to the mixer in its place (`mixer-prices`); the others:
+    scores measured on the model (`head-scores`)."""
 
     @model_validator(mode="after")
     def layers_of_all(self) -> Self:
