@@ -145,6 +145,33 @@ def test_one_process_measures_every_share_of_replaced_heads(world, unit, family,
     assert rows.groupby("setting").ratio.first().to_dict() == {0.0: 1.0, 0.5: 0.5}
 
 
+def test_a_mixer_that_learns_is_solved_where_it_is_measured(world, tmp_path):
+    """Solved, it is nearer to the heads that it replaces than with its first weights; a window needs no text."""
+    profile, divergence = tmp_path / "profile.parquet", {}
+    HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
+    for name, solved in (("solved", {"samples": 8, "tokens": 60}), ("first", None)):
+        out, change = tmp_path / f"{name}.csv", {"betas": [0.5], "solved": solved}
+        subject = "replaced/ra_i-kv_group-0/mamba"
+        assert run_stage(world, "continuation", out, subject, "--profile", str(profile), **change) == 0
+        rows = read_rows(out)
+        assert rows[["family", "method", "by", "trained"]].drop_duplicates().to_numpy().tolist() == [
+            ["mixer", "mamba", "ra_i", False]
+        ]
+        divergence[name] = rows.divergence.sum()
+    assert divergence["solved"] < divergence["first"]
+
+
+def test_a_budget_below_the_least_that_can_be_bought_gets_the_least(world, tmp_path):
+    """Of 4 bits each, all tokens and what tells their scales hold over a quarter of the cache."""
+    prices, out = tmp_path / "prices.parquet", tmp_path / "rows.csv"
+    articles = ["--articles", str(world / "articles.parquet"), "--name", "tiny", "--settings", "{tokens: 100}"]
+    assert main(["prices", str(world / "text"), str(prices), *articles]) == 0
+    bought = ["priced/bits", "--prices", str(prices)]
+    assert run_stage(world, "continuation", out, *bought, budgets=[0.0625, 0.25]) == 0
+    (setting,), (ratio,) = (read_rows(out)[column].unique() for column in ("setting", "ratio"))
+    assert 0.25 < setting < 0.5 and ratio == pytest.approx(setting, rel=0.2)
+
+
 def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     pooled, out = tmp_path / "pooled", tmp_path / "rows.csv"
     assert main(["pool-kv", str(world / "text"), str(pooled), "--kv-heads", "1"]) == 0

@@ -2,12 +2,18 @@
 from typing import get_args
 
 from recurformer.study.ablations import COMMON_BETA
-from recurformer.study.method import MeasuredScore
+from recurformer.study.method import MeasuredScore, Untrained
 from recurformer.study.subject import FORMS, Subject
 
 SUBJECT_FOLDERS = sorted({form.split("/")[0] for form in FORMS.values()})
 ABLATIONS = config["ablations"]
 MEASURED_SCORES = set(get_args(MeasuredScore))
+NOTHING_TO_LEARN = set(get_args(Untrained))
+# The text from which mixers that learn are solved in closed form.
+SOLVED = {
+    "samples": ABLATIONS["mixer_prices"]["solved_windows"],
+    "tokens": ABLATIONS["prices"]["tokens"],
+}
 
 
 def lm_eval_of(subjects, backbones=None):
@@ -323,11 +329,14 @@ def change_of(task):
     """The settings of a subject's change, where the stage that measures it makes the change."""
 
     def of_job(wildcards):
-        kind = Subject.parse(wildcards.subject).kind
+        subject = Subject.parse(wildcards.subject)
+        kind = subject.kind
         if kind in {"evicted", "combined", "priced"}:
             return {"budgets": ABLATIONS["budgets"]}
         if kind == "replaced":
-            return {"betas": ABLATIONS["betas"], "window": ABLATIONS[task]["window"]}
+            learns = subject.name not in NOTHING_TO_LEARN
+            change = {"betas": ABLATIONS["betas"], "window": ABLATIONS[task]["window"]}
+            return change | ({"solved": SOLVED} if learns else {})
         return (
             {"recovered_by": config["selection"]["by"]} if kind == "recovered" else {}
         )

@@ -147,15 +147,22 @@ def _held_share(measurements: str) -> float:
 
 
 def _replaced(args: Namespace, model: "PreTrainedModel", subject: Subject, change: Change) -> "Iterator[Changed]":
+    from recurformer.cli.texts import text_windows
     from recurformer.heads.select import chosen_heads
     from recurformer.model.convert import convert
+    from recurformer.recover.states import solved
 
     if not (change.betas and args.profile):
         raise ValueError(f"--profile and --settings change.betas: {subject} replaces heads here; give both")
     selection = Selection.model_validate({"by": subject.by, "unit": subject.unit})
     for beta in change.betas:
         heads = chosen_heads(args.profile, args.scores, selection, beta, subject.choice)
-        yield convert(model, heads, subject.name, **change.window.model_dump()), None, {"setting": beta}
+        if change.solved is None:
+            converted = convert(model, heads, subject.name, **change.window.model_dump())
+        else:
+            text = text_windows(args, change.solved.tokens, change.solved.samples, seed=args.seed)
+            converted, _ = solved(model, heads, subject.name, text, args.seed, **change.window.model_dump())
+        yield converted, None, {"setting": beta}
 
 
 BOUGHT: dict[str, Callable[["pd.DataFrame"], "pd.DataFrame"]] = {
@@ -169,7 +176,7 @@ BOUGHT: dict[str, Callable[["pd.DataFrame"], "pd.DataFrame"]] = {
 def _priced(args: Namespace, model: "PreTrainedModel", subject: Subject, change: Change) -> "Iterator[Changed]":
     import pandas as pd
 
-    from recurformer.recover.budget import convert_within
+    from recurformer.recover.budget import convert_within, least_of
     from recurformer.results.frames import require
 
     if not (change.budgets and args.prices):
@@ -180,8 +187,10 @@ def _priced(args: Namespace, model: "PreTrainedModel", subject: Subject, change:
         prices = require(pd.read_parquet(args.prices), "prices")
     except (OSError, ValueError) as error:
         raise ValueError(f"--prices {args.prices}: {str(error).splitlines()[0]}") from None
-    for budget in change.budgets:
-        yield convert_within(model, prices, BOUGHT[subject.name](prices), budget), None, {"setting": budget}
+    choices_made = BOUGHT[subject.name](prices)
+    least = least_of(choices_made, model)
+    for budget in sorted({max(budget, least) for budget in change.budgets}):
+        yield convert_within(model, prices, choices_made, budget), None, {"setting": budget}
 
 
 def fall_behind(checkpoint: str) -> float:

@@ -180,18 +180,26 @@ def spend(prices: pd.DataFrame, original: PreTrainedModel, budget: float) -> Cho
         ValueError: the choices of the least size need more.
     """
     tokens = int(prices.tokens.iloc[0])
-    whole, fixed = _fixed_bytes(original, tokens)
-    table, kept = cost_table(prices)
-    sizes = [bytes_of(keep, original, tokens) for keep in kept]
-    if budget < (least := (min(sizes) * len(table) + fixed) / whole):
+    if budget < (least := least_of(prices, original)):
         raise ValueError(
             f"cache={budget:g}: the least of what may be chosen needs {least:.4f} of it at {tokens:,} tokens"
         )
+    whole, fixed = _fixed_bytes(original, tokens)
+    table, kept = cost_table(prices)
+    sizes = [bytes_of(keep, original, tokens) for keep in kept]
     chosen = allocate(torch.tensor(table.to_numpy()), sizes, budget * whole - fixed)
     keeps = [[Keep()] * original.config.num_key_value_heads for _ in range(original.config.num_hidden_layers)]
     for (layer, group), place in zip(list(table.index), chosen.tolist(), strict=True):
         keeps[layer][group] = kept[place]
     return Choice(keeps, float(table.to_numpy()[range(len(table)), chosen].sum()))
+
+
+def least_of(prices: pd.DataFrame, original: PreTrainedModel) -> float:
+    """The smallest budget that `spend` can keep."""
+    tokens = int(prices.tokens.iloc[0])
+    whole, fixed = _fixed_bytes(original, tokens)
+    table, kept = cost_table(prices)
+    return (min(bytes_of(keep, original, tokens) for keep in kept) * len(table) + fixed) / whole
 
 
 def centers_of(prices: pd.DataFrame, original: PreTrainedModel) -> Tensor:

@@ -72,6 +72,35 @@ def price_mixer(
     return costs / len(input_ids)
 
 
+def solved(
+    original: PreTrainedModel,
+    heads: Sequence[Sequence[int]],
+    mixer: str,
+    text: Tensor,
+    seed: int,
+    alone: bool = False,
+    **window: int,
+) -> tuple[PreTrainedModel, pd.DataFrame]:
+    """Convert a model and solve its mixers in closed form, by the recipe's start; no training.
+
+    Args:
+        original: a model that can be converted.
+        heads: the query heads of each layer that are replaced.
+        mixer: name of one with a last linear layer.
+        text: windows (windows, L).
+        seed: of the mixers' other weights.
+        alone: as of `calibrate`.
+        window: the mixer's, see `convert`.
+
+    Returns:
+        The converted model, and the report of `calibrate`.
+    """
+    torch.manual_seed(seed)
+    converted = convert(original, heads, mixer, **window)
+    start = RECIPES[mixer].start if mixer in RECIPES else "random"
+    return converted, calibrate(original, converted, text, batch_size=1, start=start, alone=alone)
+
+
 def price_mixers(
     original: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -106,11 +135,8 @@ def price_mixers(
     input_ids, weights = text_with_lookups(tokenizer, text, seed)
     (table, kept), rows = cost_table(prices), []
     for mixer in mixers:
-        torch.manual_seed(seed)
-        converted = convert(original, heads, mixer)
-        start = RECIPES[mixer].start if mixer in RECIPES else "random"
-        solved = calibrate(original, converted, text[len(input_ids) :], batch_size=1, start=start, alone=True)
-        errors = solved.set_index("layer").after
+        converted, report = solved(original, heads, mixer, text[len(input_ids) :], seed, alone=True)
+        errors = report.set_index("layer").after
         held = count_cache(meta_twin(converted).to(torch.bfloat16), tokens)  # type: ignore[arg-type]
         size = held[~held.kind.isin(["key", "value"])].groupby("layer").bytes.sum() / config.num_key_value_heads
         costs = price_mixer(original, converted, input_ids, weights, seed, progress)

@@ -61,7 +61,7 @@ def frontier(
     that were read before, over the cache really held.
     """
     panels = [
-        Panel(DIVERGENCE, model, as_paper_does(points), "")
+        Panel(DIVERGENCE, model, _with_priced_mixers(points), "")
         for model, points in by_model(scores(continuation, DIVERGENCE))
     ]
     if not panels:
@@ -75,7 +75,7 @@ def frontier(
         for length, rows in [] if frame is None else groups(require(frame, measure.kind), "length", sort=True):
             at_length = replace(measure, name=name.format(length))
             for model, points in by_model(scores(rows, at_length)):
-                panels.append(Panel(at_length, model, as_paper_does(points), why_not_run(points, at_length)))
+                panels.append(Panel(at_length, model, _with_priced_mixers(points), why_not_run(points, at_length)))
 
     def log_scales(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log", base=2)
@@ -84,6 +84,11 @@ def frontier(
             axes.set_yscale("log")
 
     return draw_panels("Frontier", panels, "ratio", AXIS, "Replaced heads are those of highest RA-I.", log_scales)
+
+
+def _with_priced_mixers(points: pd.DataFrame) -> pd.DataFrame:
+    """And mixers in the heads where they cost least, beside what else is bought by price."""
+    return pd.concat([as_paper_does(points), points[points["by"] == "mixer_price"].assign(family="priced")])
 
 
 @styled

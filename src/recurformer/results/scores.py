@@ -47,6 +47,7 @@ METHODS: dict[str, dict[str, str]] = {
         "windows": "windows by price",
         "bits": "bits by price",
         "windows_bits": "windows and bits by price",
+        "mamba": "Mamba, heads by its price",
     },
     "eviction": {
         "streaming_llm": "StreamingLLM",

@@ -1,10 +1,11 @@
 """The ablation study: comparisons that the reviewers asked for, at equal cache and equal training."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from recurformer.study.block import Beta, Block, Budget, Count, Seed, Several, Share
+from recurformer.study.measurements import TextWindows
 from recurformer.study.method import HeadScores, Mixer, RecencySettings, Selector, Untrained, Window
 
 Eviction = Literal[
@@ -88,8 +89,9 @@ class Changed(Block):
     """Mixers that replace the heads with the highest RA-I, after continual training."""
     trained_betas: list[Beta] = []
     """Fractions of heads that trained mixers replace; empty: `ablations.betas`."""
-    untrained: list[Untrained] = []
-    """Mixers that replace the same heads, without training."""
+    untrained: list[Mixer] = []
+    """Mixers that replace the same heads, without training; of those that have something to learn, the last layer is
+    solved in closed form on text, from as many windows as for `mixer_prices`."""
     layers: list[Mixer] = []
     """Mixers that replace whole layers; trained if listed in `trained`."""
     single: list[Mixer] = []
@@ -102,7 +104,8 @@ class Changed(Block):
     kv_heads: list[Count] = []
     """Numbers of key-value heads after mean pooling; then trained with the same recipe."""
     priced: list[Bought] = []
-    """What each group of heads keeps by its price, at each of `ablations.budgets`; of `language` alone."""
+    """What each group of heads keeps by its price, at each of `ablations.budgets`, or at the least that can be bought;
+    of `language` alone."""
     selectors: list[Selector] = []
     """Other choices of heads."""
     selected: Mixer = "window"
@@ -136,6 +139,8 @@ class Change(Block):
     """Fractions of heads that a mixer replaces."""
     window: Window = Window()
     """Window of this mixer, if it has one."""
+    solved: TextWindows | None = None
+    """Text from which its last layer is solved in closed form, if it has something to learn."""
     recovered_by: Selector = "ra_i"
     """Ranking by which the heads of a recovered model were chosen."""
 
@@ -205,8 +210,12 @@ class Ablations(Block):
     """RA-I with other k and alpha."""
 
     @model_validator(mode="after")
-    def priced_on_text(self) -> Self:
-        """Prices are of text: a model that reads hashes alone has none."""
+    def solved_on_text(self) -> Self:
+        """Prices and the closed form are of text: a model that reads hashes alone has none."""
         if self.hashhop.priced:
             raise ValueError("hashhop.priced: prices are of text; name what is bought in language.priced")
+        if learning := set(self.hashhop.untrained) - set(get_args(Untrained)):
+            raise ValueError(
+                f"hashhop.untrained: {', '.join(sorted(learning))}: the closed form reads text; name it in trained"
+            )
         return self
