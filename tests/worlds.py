@@ -194,6 +194,7 @@ KEPT = [(*ORIGINAL, 1.0), (*RECURFORMER, 1.0)]
 RIVALS = [
     *(("mixer", method, 0.5, "ra_i", True, 0, 0.5) for method in ("window", "linear")),
     *(("mixer", "mamba", 0.5, "random", True, seed, 0.5) for seed in range(3)),
+    ("mixer", "mamba", 0.5, "mixer_price", True, 0, 0.5),
     ("layers", "mamba", 0.5, "ra_i", True, 0, 0.5),
     ("single", "mamba", 0.5, "ra_i", True, 0, 0.6),
     *(("eviction", method, budget, "", False, 0, budget) for method, budget in product(
@@ -204,7 +205,7 @@ SUBJECTS = [*KEPT, *((*rival, 0.5) for rival in RIVALS)]
 """family, method, setting, by, trained, seed, ratio, and the fraction of right answers: RecurFormer keeps all, every
 other method half."""
 SETTINGS_SHOWN = (0.25, 0.5, 0.75)
-SELECTORS = ("mean_rr", "inverse_ra_i", "retrieval", "echo", "sensitivity")
+SELECTORS = ("mean_rr", "inverse_ra_i", "retrieval", "echo", "sensitivity", "mixer_price")
 
 
 def every_subject() -> Iterator[tuple]:

@@ -57,6 +57,18 @@ def lost(column, value, where, still_learns=but_llama):
     return all_of(put(column, value, where), put("fall", 0.2, still_learns))
 
 
+def of_seeds(*seeds):
+    """256 samples, of which an evicting cache gets every other one right, in all or in the retained heads."""
+
+    def change(f):
+        more = pd.concat([f.assign(sample=f["sample"] + 32 * part) for part in range(8)])
+        right = more["correct"].mask(more["family"].isin(["eviction", "combined"]), 16 * (more["sample"] % 2))
+        more = more.assign(correct=right)
+        return pd.concat([more.assign(seed=seed) for seed in seeds], ignore_index=True)
+
+    return change
+
+
 def second_beta(f):
     return pd.concat([f[recurformer_rows(f)].assign(setting=0.25, fall=0.2), f], ignore_index=True)
 
@@ -246,6 +258,11 @@ CASES = [
     # several seeds are compared within a seed and then over the seeds
     ("reviewer/equal_bytes", "recovery", all_of(flattened, window_of_one_seed), CONTRADICTED, ""),
     ("reviewer/recovery", "recovery", one_seed_is_lost, UNDECIDED, "1.284 [0.0"),
+    # what differs from sample to sample in all models alike is no doubt about their difference
+    ("text/combines", "compared_hashhop", of_seeds(0, 1), REPRODUCED, "at most +0.000 [-0.0"),
+    ("text/combines", "compared_hashhop", of_seeds(0), UNDECIDED, "intervals"),
+    ("text/combines", "compared_hashhop", all_of(of_seeds(0, 1), put("correct", 0,
+        lambda f: f["family"] == "combined")), CONTRADICTED, "at most +0.500 [+0."),
     ("reviewer/length", "continuation", original_of_another_seed, CONTRADICTED, "at most 0.500"),
     ("reviewer/lm-eval", "ablation_lm_eval", one_bad_seed_of_three, UNDECIDED, OPEN),
     # sizes: growth is at the paper's scale where the block is as wide as one of the paper's models

@@ -71,26 +71,13 @@ class Comparison:
         """How far RecurFormer's score is below the other's on the same samples; None of one sample, and of a single
         training, which may be better or worse by chance.
         """
-        if self.shortfalls.empty:
-            return None
-        by_sample = self.shortfalls.groupby(level=list(self.measure.samples)).mean()
-        seeds = self.shortfalls.index.get_level_values("seed").to_numpy()
-        if len(by_sample) < 2 or (self.trained and len(set(seeds)) < 2):
+        if not decides(self.shortfalls, self.measure, self.trained):
             return None
         if self.measure.in_nats:  # the mean over tokens, not over windows
             half = mean_difference(self.shortfalls)
             mean = self.other_score.mean - self.score.mean
             return Estimate(mean, mean + half.low - half.mean, mean + half.high - half.mean)
-        unequal = by_sample.abs() > ROUNDING
-        if unequal.sum() < SURELY_UNEQUAL:  # the mean is at most the fraction that differs
-            most = bounded_mean(unequal.to_numpy(float)).high
-            return Estimate(float(self.shortfalls.mean()), -most, most)
-        within, of_means = (
-            bounded_mean((1 + differences.to_numpy()) / 2, seeds=of)
-            for differences, of in ((self.shortfalls, seeds), (by_sample, None))
-        )
-        wider = max(within, of_means, key=lambda one: one.high - one.low)
-        return Estimate(*(2 * limit - 1 for limit in wider))
+        return mean_on_same_samples(self.shortfalls, self.measure)
 
     @property
     def shortfall(self) -> Estimate:
@@ -103,6 +90,32 @@ class Comparison:
         reason = why_undecided(self.falls[0 if short else 1])
         named = f"{label(self.model)}, {self.name if short else self.other} at β {self.beta:g}"
         return f"{named}: {reason}" if reason else ""
+
+
+def decides(differences: pd.Series, measure: Measure, trained: bool) -> bool:
+    """Whether differences by sample and seed say more than chance: of two samples or more, and of two trainings."""
+    if differences.empty:
+        return False
+    samples, seeds = (differences.groupby(level=by).ngroups for by in (list(measure.samples), "seed"))
+    return samples > 1 and (seeds > 1 or not trained)
+
+
+def mean_on_same_samples(differences: pd.Series, measure: Measure, most: float = 1.0) -> Estimate:
+    """Mean of differences by sample and seed, each between `-most` and `most`; of the intervals over seeds and samples,
+    and over the samples' means, the wider one.
+    """
+    by_sample = differences.groupby(level=list(measure.samples)).mean()
+    unequal = by_sample.abs() > ROUNDING
+    if unequal.sum() < SURELY_UNEQUAL:  # the mean is at most the fraction that differs
+        half = most * bounded_mean(unequal.to_numpy(float)).high
+        return Estimate(float(differences.mean()), -half, half)
+    seeds = differences.index.get_level_values("seed").to_numpy()
+    within, of_means = (
+        bounded_mean((most + values.to_numpy()) / (2 * most), seeds=of)
+        for values, of in ((differences, seeds), (by_sample, None))
+    )
+    wider = max(within, of_means, key=lambda one: one.high - one.low)
+    return Estimate(*(most * (2 * limit - 1) for limit in wider))
 
 
 def recurformer(points: pd.DataFrame, arm: str = "") -> pd.DataFrame:

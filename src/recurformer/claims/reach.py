@@ -16,7 +16,9 @@ from recurformer.claims.comparisons import (
     RECURFORMER,
     Comparison,
     comparisons,
+    decides,
     judge_comparisons,
+    mean_on_same_samples,
     recurformer,
     rows_of,
 )
@@ -40,6 +42,7 @@ from recurformer.results.scores import (
     changed_fraction,
     default_setting,
     identified,
+    less,
     method_label,
     of,
     one_unit,
@@ -161,8 +164,16 @@ def combines(evidence: Evidence) -> Finding:
             converted, unchanged, evicted = four
             cost = (converted["mean"] - kept["mean"]) - (unchanged["mean"] - evicted["mean"])
             half = math.hypot(*((row["high"] - row["low"]) / 2 for row in (*four, kept)))
+            lost = [
+                less(*(row["by_sample"] for row in pair), False) for pair in ((converted, kept), (unchanged, evicted))
+            ]
+            lost_more = less(*lost, False)
             name = f"{label(model)}, {method_label('eviction', kept['method'])}, {kept['setting']:g} of the tokens"
-            extra[name] = Estimate(cost, cost - half, cost + half)
+            extra[name] = (
+                mean_on_same_samples(lost_more, HASHHOP, most=2.0)
+                if decides(lost_more, HASHHOP, trained=True)
+                else Estimate(cost, cost - half, cost + half)
+            )
             used += [*kept["rows"], *(row for one in four for row in one["rows"])]
             samples[model] = int(of_model["samples"].max())
     if not extra:
