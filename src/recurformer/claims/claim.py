@@ -204,6 +204,11 @@ _PAIRS = {
 }
 ROUNDING = 1e-9
 """What numbers that are equal may differ by."""
+EQUAL = 0.02
+"""Fractions of right answers that differ by no more count as equal: of two methods that are equal, no interval would
+ever lie on one side of 0."""
+EQUAL_NATS = 0.01
+"""Likewise of nats a token: 1 % of the perplexity."""
 ALLOWED_DROP = max(before - after for before, after in _PAIRS["h_gq"])
 """The largest loss of h_gq that Table 2 prints and the text calls matching."""
 ALLOWED_RATIO = max(after / before for before, after in _PAIRS["perplexity"])

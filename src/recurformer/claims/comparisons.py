@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding, at_most, drop, mean_difference
+from recurformer.claims.claim import (
+    ALLOWED_DROP,
+    ALLOWED_RATIO,
+    EQUAL,
+    EQUAL_NATS,
+    ROUNDING,
+    Finding,
+    at_most,
+    drop,
+    mean_difference,
+)
 from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, because
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
@@ -84,9 +94,14 @@ class Comparison:
         """How far RecurFormer's score is below the other's: on the same samples, else by intervals that lie apart."""
         return self.paired or drop(self.other_score, self.score)
 
+    def excess(self, allowed: float) -> Estimate:
+        """How far the shortfall is beyond what is allowed, or beyond what counts as equal where nothing is."""
+        bound = allowed or (EQUAL_NATS if self.measure.in_nats else EQUAL)
+        return Estimate(*(one - bound for one in self.shortfall))
+
     def why_undecided(self, allowed: float) -> str:
         """Why it says nothing: the loss of the training that falls short by more than is allowed still falls."""
-        short = self.shortfall.mean > allowed
+        short = self.excess(allowed).mean > 0
         reason = why_undecided(self.falls[0 if short else 1])
         named = f"{label(self.model)}, {self.name if short else self.other} at β {self.beta:g}"
         return f"{named}: {reason}" if reason else ""
@@ -282,14 +297,14 @@ def _shown(measure: Measure, score: Estimate) -> str:
 
 
 def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowed: float = 0.0) -> Finding:
-    """RecurFormer scores at least what every other does, less what is allowed.
+    """RecurFormer scores at least what every other does, less what is allowed or counts as equal.
 
     A test is neither won nor lost with a comparison in which the loss of what falls short still falls.
 
     Args:
         pairs: the comparisons, at least one.
         by_beta: each β is a test of its own; else the mean over the β that were compared.
-        allowed: by how much it may fall short, in the measure's score.
+        allowed: by how much it may fall short, in the measure's score; 0: by what counts as equal.
     """
     tests: dict[tuple[object, ...], list[Comparison]] = {}
     for one in pairs:
@@ -304,15 +319,15 @@ def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowe
 
 
 def _judged(tests: Sequence[Test], allowed: float) -> Finding:
-    pairs, bound = list(chain(*tests)), allowed + ROUNDING
+    pairs = list(chain(*tests))
     tests = sorted(tests, key=lambda test: _shortfall(test).mean)
-    shortfalls = [_shortfall(test) for test in tests]
-    holds, still_open = at_most(bound, shortfalls)
+    beyond = [_mean([one.excess(allowed) for one in test]) for test in tests]
+    holds, still_open = at_most(ROUNDING, beyond)
     samples = min(one.samples for one in pairs)
     worst = {(test[0].measure.kind, test[0].model): test for test in tests}
     text = "; ".join(map(_sentence, worst.values()))
     if len(tests) > len(worst):
-        won = sum(shortfall.mean <= bound for shortfall in shortfalls)
+        won = sum(one.mean <= ROUNDING for one in beyond)
         text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
     still_open = still_open if samples > 1 else "one sample has no interval"
     return Finding(holds, text, rows_of(pairs), samples, still_open)

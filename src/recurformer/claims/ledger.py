@@ -14,6 +14,8 @@ from recurformer.claims import attention, caches, comparisons, numbers, quality,
 from recurformer.claims.claim import (
     ALLOWED_DROP,
     ALLOWED_RATIO,
+    EQUAL,
+    EQUAL_NATS,
     FINDINGS,
     INCONSISTENCIES,
     QUANTITIES,
@@ -50,7 +52,7 @@ JUDGES = {
 }
 WORDS = {
     "ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "LEARNED_MQAR": LEARNED_MQAR,
-    "NEAR_PRINTED": NEAR_PRINTED,
+    "NEAR_PRINTED": NEAR_PRINTED, "EQUAL": EQUAL, "EQUAL_NATS": EQUAL_NATS,
 }  # fmt: skip
 """What a tolerance may name besides the parameters of its judge."""
 
