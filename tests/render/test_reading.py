@@ -43,6 +43,14 @@ def test_models_may_have_any_names(renderer, renamed):
     render(renderer, renamed)
 
 
+def test_a_file_that_is_named_twice_is_no_second_sample(measurements, tmp_path):
+    """A ledger asks for the same needles as those of the ablations and of the recovery."""
+    file = tmp_path / "needle.csv"
+    measurements["needle"].to_csv(file, index=False)
+    once, twice = (read_frames(files)["needle"] for files in ([file], [file, str(file)]))
+    pd.testing.assert_frame_equal(once, twice)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

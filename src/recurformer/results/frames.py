@@ -107,13 +107,13 @@ MAY_BE_EMPTY = {"layer_errors"}
 
 def read_frames(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
     """One frame for each kind, the stem of a file's name: the rows of all its files one below the other, each with its
-    `file` and with the `run` that wrote it.
+    `file` and with the `run` that wrote it. A file that is named twice is read once: it is no second sample.
 
     Raises:
         ValueError: a file is unreadable, empty or lacks columns.
     """
     frames: dict[str, list[pd.DataFrame]] = {}
-    for file in map(Path, files):
+    for file in dict.fromkeys(map(Path, files)):
         frame = read_frame(file)
         if frame.empty and file.stem in MAY_BE_EMPTY:
             continue
