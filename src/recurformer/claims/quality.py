@@ -199,7 +199,9 @@ def attention_necessary(evidence: Evidence) -> Finding:
         raise Missing("no MQAR run with some heads replaced and some retained")
     retained = float(some.max())
     failed = [] if none >= LEARNED_MQAR else [1.0] if retained >= LEARNED_MQAR else list(some.index)
-    reasons = dict.fromkeys(_require_last_word(evidence, beta, best) for beta in failed)
+    reasons = dict.fromkeys(_require_last_word(evidence, beta, best) for beta in failed) or [
+        _how_long(evidence, 1.0, best)
+    ]
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
     return Finding(retained >= LEARNED_MQAR > none, text, rows, remark="; ".join(reasons))
 
