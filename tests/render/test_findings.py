@@ -154,7 +154,7 @@ def test_what_is_said_of_the_recovery_is_recorded():
     needle = pd.read_parquet(ROOT / "recorded/recovery/measurements/needle.parquet").query("task == 'passkey'")
     keys = needle.groupby("method")[["correct", "queries"]].sum()
     assert set(keys.loc[["plus", "calibrated"], "queries"]) == {10}
-    assert "found ({} instead of {} of 10)".format(*keys.loc[["plus", "calibrated"], "correct"]) in README
+    assert "find {} of 10 passkeys instead of {}: too few".format(*keys.loc[["plus", "calibrated"], "correct"]) in README
 
 
 def test_trainings_of_changed_trees_are_named():
@@ -296,7 +296,7 @@ def test_what_is_said_of_gemma_is_recorded():
     rows = compared(found)
     assert len(rows) == 11 and all(" ".join(row) in ADAPT for row in rows)
     perplexities = [f"{row['perplexity']:.2f}" for row in found["stages"]]
-    assert "its perplexity rises from {} to {},".format(*perplexities) in README
+    assert "rises from {} to {}, and it".format(*perplexities) in README
     passkeys = [found["passkeys"][name][-1]["found"] for name in ("adapted", "original")]
     assert "Of 20 passkeys in 2,048 tokens the result finds {}, and the original {}.".format(*passkeys) in ADAPT
     assert "it finds {} of 20 passkeys, where the original finds {}:".format(*passkeys) in README
