@@ -154,7 +154,8 @@ def test_what_is_said_of_the_recovery_is_recorded():
     needle = pd.read_parquet(ROOT / "recorded/recovery/measurements/needle.parquet").query("task == 'passkey'")
     keys = needle.groupby("method")[["correct", "queries"]].sum()
     assert set(keys.loc[["plus", "calibrated"], "queries"]) == {10}
-    assert "find {} of 10 passkeys instead of {}: too few".format(*keys.loc[["plus", "calibrated"], "correct"]) in README
+    found_by = keys.loc[["plus", "calibrated"], "correct"]
+    assert "find {} of 10 passkeys instead of {}: too few".format(*found_by) in README
 
 
 def test_trainings_of_changed_trees_are_named():

@@ -164,10 +164,8 @@ def combines(evidence: Evidence) -> Finding:
             converted, unchanged, evicted = four
             cost = (converted["mean"] - kept["mean"]) - (unchanged["mean"] - evicted["mean"])
             half = math.hypot(*((row["high"] - row["low"]) / 2 for row in (*four, kept)))
-            lost = [
-                less(*(row["by_sample"] for row in pair), False) for pair in ((converted, kept), (unchanged, evicted))
-            ]
-            lost_more = less(*lost, False)
+            lost = less(converted["by_sample"], kept["by_sample"], False)
+            lost_more = less(lost, less(unchanged["by_sample"], evicted["by_sample"], False), False)
             name = f"{label(model)}, {method_label('eviction', kept['method'])}, {kept['setting']:g} of the tokens"
             extra[name] = (
                 mean_on_same_samples(lost_more, HASHHOP, most=2.0)

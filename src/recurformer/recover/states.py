@@ -79,7 +79,7 @@ def solved(
     text: Tensor,
     seed: int,
     alone: bool = False,
-    **window: int,
+    **window: Any,
 ) -> tuple[PreTrainedModel, pd.DataFrame]:
     """Convert a model and solve its mixers in closed form, by the recipe's start; no training.
 
