@@ -9,7 +9,7 @@ import pytest
 from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, ideal, with_column
 
 from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding
-from recurformer.claims.comparisons import Comparison, judge_comparisons
+from recurformer.claims.comparisons import Comparison, comparisons, judge_comparisons
 from recurformer.claims.evidence import THIS_STUDY, Missing, Undecided
 from recurformer.claims.ledger import decide, from_recordings, make_ledger
 from recurformer.claims.numbers import quality
@@ -17,7 +17,7 @@ from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.page import claims_markdown
 from recurformer.results.learned import FALL
-from recurformer.results.scores import NEEDLE, RECALL, at_cache, less
+from recurformer.results.scores import NEEDLE, RECALL, at_cache, less, scores
 from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
@@ -202,6 +202,24 @@ def test_trainings_that_differ_widen_a_comparison_on_the_same_samples():
     alike = paired(by_sample(s0=[0.7] * 50, s1=[0.7] * 50, s2=[0.7] * 50), other, trained=True).paired
     apart = paired(by_sample(s0=[1.0] * 50, s1=[1.0] * 50, s2=[0.1, 0.3] * 25), other, trained=True).paired
     assert alike.high - alike.low < 0.1 and apart.high - apart.low > 0.9
+
+
+def test_opposite_trainings_are_not_equal():
+    ours, other = by_sample(s0=[1.0] * 60, s1=[0.0] * 60), by_sample(s0=[0.0] * 60, s1=[1.0] * 60)
+    assert paired(ours, other, trained=True).paired.high > 0.5
+
+
+def test_a_random_choice_stands_beside_no_training_of_its_number():
+    """It was measured with the prompts of the study's seed. And where both fail, neither is at least as good."""
+    passkeys = ideal()["needle"].query("task == 'passkey'")
+    ours = passkeys[passkeys["family"].eq("original") | passkeys["by"].isin(["ra_i", "random"])]
+    several = pd.concat([ours, ours[ours["by"] == "ra_i"].assign(seed=1)], ignore_index=True)
+    found = comparisons(NEEDLE, scores(several, NEEDLE).query("model == 'llama2-7b'"), {"ranking": ["random"]})
+    assert len(found) == 1 and found[0].paired is None
+    failed = several.assign(correct=several["correct"].where(several["family"] == "original", 0))
+    many = pd.concat([failed.assign(sample=failed["sample"] + 8 * part) for part in range(32)])
+    points = scores(many, NEEDLE).query("model == 'llama2-7b'")
+    assert comparisons(NEEDLE, points, {"ranking": ["random"]}) == []
 
 
 def test_prompts_that_several_choices_of_heads_share_are_no_new_prompts():

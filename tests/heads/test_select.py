@@ -186,9 +186,10 @@ def test_the_group_where_the_mixer_costs_least_goes_first(tmp_path):
     prices[prices.layer == 0].to_parquet(tmp_path / "short.parquet")
     with pytest.raises(ValueError, match=r"prices of \(1, 2\) layers and KV heads, profile of \(2, 2\)"):
         chosen(0.5, "short.parquet")
-    places.to_parquet(tmp_path / "other.parquet")
-    with pytest.raises(ValueError, match=r"other.parquet: no head scores written by `recurformer mixer-prices`"):
-        chosen(0.5, "other.parquet")
+    for name, rows in {"other": places, "empty": prices[:0]}.items():
+        rows.to_parquet(tmp_path / f"{name}.parquet")
+        with pytest.raises(ValueError, match=rf"{name}.parquet: no head scores written by `recurformer mixer-prices`"):
+            chosen(0.5, f"{name}.parquet")
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,17 @@ def test_what_is_looked_up_counts(name, monkeypatch):
     assert dict(alone["estimated"])[fraction] < dict(with_needles["estimated"])[fraction]
 
 
+@pytest.mark.parametrize("tokens", [300, 600, 1000, 1024, 2000, 4096])
+def test_the_least_that_can_be_bought_is_within_its_own_budget(tokens):
+    """Its fraction of the cache, times the cache, may be too little by rounding."""
+    prices = prices_of("llama_mha").assign(tokens=tokens)
+    for choice in (prices, prices[prices.bits == 16], prices[prices.window.isna()]):
+        least = budget.least_of(choice, backbone("llama_mha"))
+        assert budget.spend(choice, backbone("llama_mha"), least).keeps
+        with pytest.raises(ValueError, match="the least of what may be chosen needs"):
+            budget.spend(choice, backbone("llama_mha"), least * 0.999)
+
+
 def test_a_loss_takes_the_least_cache_that_keeps_to_it(monkeypatch):
     original, prices = backbone("qwen2_gqa"), prices_of("qwen2_gqa")
     fractions = [fraction for fraction in budget.FRACTIONS if fraction >= least_of("qwen2_gqa")]

@@ -2,7 +2,7 @@
 from typing import get_args
 
 from recurformer.study.ablations import COMMON_BETA
-from recurformer.study.method import MeasuredScore, Untrained
+from recurformer.study.method import MEASURED, MIXER_PRICE, MeasuredScore, Untrained
 from recurformer.study.subject import FORMS, Subject
 
 SUBJECT_FOLDERS = sorted({form.split("/")[0] for form in FORMS.values()})
@@ -193,7 +193,9 @@ def training_seeds(task, backbone, subject):
     """Those for which the ablations measure a subject: one training decides nothing. What is changed without training is
     measured once on text, and on HashHop it is changed in an original trained likewise. A random choice has its own.
     """
-    trained_here = subject.is_trained and subject.kind != "recovered"
+    trained_here = subject.kind == "combined" or (
+        subject.is_trained and subject.kind != "recovered"
+    )
     if subject.by == "random" or not (trained_here or task == "hashhop"):
         return [None]
     return seeds_of(LANGUAGE[backbone] if task == "language" else config["hashhop"])
@@ -336,7 +338,8 @@ def change_of(task):
         if kind == "replaced":
             learns = subject.name not in NOTHING_TO_LEARN
             change = {"betas": ABLATIONS["betas"], "window": ABLATIONS[task]["window"]}
-            return change | ({"solved": SOLVED} if learns else {})
+            solved = {"mamba": config["mamba"], "solved": SOLVED}
+            return change | (solved if learns else {})
         return (
             {"recovered_by": config["selection"]["by"]} if kind == "recovered" else {}
         )
@@ -346,11 +349,12 @@ def change_of(task):
 
 def choosing(task, backbone, by):
     """The inputs of a selector: a profile of recency ratios, and scores where it needs them."""
-    kind = "mixer_prices" if by == "mixer_price" else "head_scores"
-    measured = by in MEASURED_SCORES or by == "mixer_price"
+    kind = "mixer_prices" if by == MIXER_PRICE else "head_scores"
     return {
         "profile": profile_for(task, backbone),
-        "scores": [f"<results>/{task}/{backbone}/{kind}.parquet"] if measured else [],
+        "scores": (
+            [f"<results>/{task}/{backbone}/{kind}.parquet"] if by in MEASURED else []
+        ),
     }
 
 

@@ -22,6 +22,7 @@ from recurformer.cli.stage import (
 from recurformer.study import (
     HashHopTask,
     HeadScores,
+    Mamba,
     MixerPrices,
     Prices,
     Profiling,
@@ -151,7 +152,7 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     metrics=[Metric("cost", "cost", by=["mixer"])],
     device="computes",
 )
-def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices) -> "pd.DataFrame":
+def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices, mamba: Mamba) -> "pd.DataFrame":
     """Price mixers with a state in the place of every group of heads, solved in closed form, on the text of prices."""
     import pandas as pd
 
@@ -168,7 +169,8 @@ def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices) -> "pd.
             )
     text = text_windows(args, prices.tokens, PRICED + settings.solved_windows, seed=args.seed)
     model, tokenizer = open_model(args.checkpoint, "float32"), open_tokenizer(args.checkpoint)
-    rows = price_mixers(model, tokenizer, text, settings.mixers, price_list, args.seed, progress("sample"))
+    shown, sizes = progress("sample"), mamba.model_dump()
+    rows = price_mixers(model, tokenizer, text, settings.mixers, price_list, args.seed, shown, **sizes)
     return rows.assign(model=args.name, seed=args.seed)
 
 

@@ -157,11 +157,12 @@ def _replaced(args: Namespace, model: "PreTrainedModel", subject: Subject, chang
     selection = Selection.model_validate({"by": subject.by, "unit": subject.unit})
     for beta in change.betas:
         heads = chosen_heads(args.profile, args.scores, selection, beta, subject.choice)
-        if change.solved is None:
-            converted = convert(model, heads, subject.name, **change.window.model_dump())
+        sizes = change.mamba.model_dump() | change.window.model_dump()
+        if change.solved is None or not any(heads):
+            converted = convert(model, heads, subject.name, **sizes)
         else:
             text = text_windows(args, change.solved.tokens, change.solved.samples, seed=args.seed)
-            converted, _ = solved(model, heads, subject.name, text, args.seed, **change.window.model_dump())
+            converted, _ = solved(model, heads, subject.name, text, args.seed, **sizes)
         yield converted, None, {"setting": beta}
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from recurformer.heads.profile import HeadProfile
-from recurformer.study.method import Selection, Selector, Unit
+from recurformer.study.method import MEASURED, MIXER_PRICE, Selection, Unit
 
 Scope = Literal["global", "layer"]
 UNITS = get_args(Unit)
@@ -37,9 +37,6 @@ SELECTORS: dict[str, Callable[[HeadProfile, int], Tensor]] = {
     "random": lambda profile, seed: random_ranking(*profile.shape, seed=seed),  # a control
     "inverse_ra_i": lambda profile, seed: -ra_i_scores(profile),  # the opposite of the paper's choice
 }
-MIXER_PRICE = "mixer_price"
-MEASURED = tuple(by for by in get_args(Selector) if by not in SELECTORS)
-"""Rankings whose scores need the model itself, not its profile: `head-scores` measures them, and `mixer-prices` one."""
 
 
 def random_ranking(layers: int, heads: int, seed: int = 0) -> Tensor:
@@ -212,7 +209,7 @@ def read_scores(path: str | Path, by: str) -> Tensor:
             frame = frame.assign(by=by, head=frame["group"], score=-frame["cost"])
         rankings = sorted(frame["by"].unique())
         table = frame[frame["by"] == by].pivot_table(index="layer", columns="head", values="score", dropna=False)
-    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+    except (OSError, KeyError, IndexError, TypeError, pa.ArrowException) as error:
         raise ValueError(f"{path}: no head scores written by {measured_by(by)} ({error})") from None
     if by not in rankings:
         raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(rankings)}")

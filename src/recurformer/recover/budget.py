@@ -187,7 +187,8 @@ def spend(prices: pd.DataFrame, original: PreTrainedModel, budget: float) -> Cho
     whole, fixed = _fixed_bytes(original, tokens)
     table, kept = cost_table(prices)
     sizes = [bytes_of(keep, original, tokens) for keep in kept]
-    chosen = allocate(torch.tensor(table.to_numpy()), sizes, budget * whole - fixed)
+    left = max(budget * whole - fixed, min(sizes) * len(table))  # the least may be too little by rounding
+    chosen = allocate(torch.tensor(table.to_numpy()), sizes, left)
     keeps = [[Keep()] * original.config.num_key_value_heads for _ in range(original.config.num_hidden_layers)]
     for (layer, group), place in zip(list(table.index), chosen.tolist(), strict=True):
         keeps[layer][group] = kept[place]

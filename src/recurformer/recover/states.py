@@ -79,7 +79,7 @@ def solved(
     text: Tensor,
     seed: int,
     alone: bool = False,
-    **window: Any,
+    **sizes: Any,
 ) -> tuple[PreTrainedModel, pd.DataFrame]:
     """Convert a model and solve its mixers in closed form, by the recipe's start; no training.
 
@@ -90,13 +90,13 @@ def solved(
         text: windows (windows, L).
         seed: of the mixers' other weights.
         alone: as of `calibrate`.
-        window: the mixer's, see `convert`.
+        sizes: of the mixers, see `convert`.
 
     Returns:
         The converted model, and the report of `calibrate`.
     """
     torch.manual_seed(seed)
-    converted = convert(original, heads, mixer, **window)
+    converted = convert(original, heads, mixer, **sizes)
     start = RECIPES[mixer].start if mixer in RECIPES else "random"
     return converted, calibrate(original, converted, text, batch_size=1, start=start, alone=alone)
 
@@ -109,6 +109,7 @@ def price_mixers(
     prices: pd.DataFrame,
     seed: int,
     progress: Progress = None,
+    **sizes: Any,
 ) -> pd.DataFrame:
     """Price mixers with a state in the place of every group, each solved in closed form on the original's states.
 
@@ -123,6 +124,7 @@ def price_mixers(
         prices: of `price_list`, of the same model and length.
         seed: of the mixers' other weights, the lookups and the drawn tokens.
         progress: called with (samples done, samples) of each mixer.
+        sizes: of the mixers, see `convert`.
 
     Returns:
         One row a group and mixer: layer, group, mixer, bytes (its part of the layer's cache), tokens (L), cost (as of
@@ -135,7 +137,7 @@ def price_mixers(
     input_ids, weights = text_with_lookups(tokenizer, text, seed)
     (table, kept), rows = cost_table(prices), []
     for mixer in mixers:
-        converted, report = solved(original, heads, mixer, text[len(input_ids) :], seed, alone=True)
+        converted, report = solved(original, heads, mixer, text[len(input_ids) :], seed, alone=True, **sizes)
         errors = report.set_index("layer").after
         held = count_cache(meta_twin(converted).to(torch.bfloat16), tokens)  # type: ignore[arg-type]
         size = held[~held.kind.isin(["key", "value"])].groupby("layer").bytes.sum() / config.num_key_value_heads

@@ -29,10 +29,11 @@ from recurformer.study.measurements import (
     TextWindows,
 )
 from recurformer.study.method import (
+    MEASURED,
+    MIXER_PRICE,
     Distributed,
     HeadScores,
     Mamba,
-    MeasuredScore,
     Profiling,
     RecencyRatio,
     RecencySettings,
@@ -55,7 +56,8 @@ class Language(Block):
     """Fractions of replaced heads in the continual training; 0 is the original, trained with the same recipe. None: no
     training."""
     seeds: list[Seed] = []
-    """One conversion and training for each: new weights and order; the study's seed where there is none."""
+    """One conversion and training for each, the ablations' too: new weights and order; the study's seed where there is
+    none."""
     pretraining: Training | None = None
     """Training of a random backbone on the text, before it is profiled and converted; absent: none."""
     profiling: Profiling
@@ -260,15 +262,15 @@ def _originals(study: Study) -> None:
 def _choice_of_heads(study: Study) -> None:
     """Rankings of heads are measured where the choice needs them, and some heads are replaced."""
     for key, selection in (("selection", study.selection), ("mqar.task.selection", study.mqar.task.selection)):
-        if selection.by in (*get_args(MeasuredScore), "mixer_price"):
+        if selection.by in MEASURED:
             raise ValueError(
                 f"{key}.by: {selection.by!r} is measured for ablations only; choose ra_i, mean_rr or a control here"
             )
     ablations = study.ablations
-    if "mixer_price" in ablations.hashhop.selectors:
+    if MIXER_PRICE in ablations.hashhop.selectors:
         raise ValueError("ablations.hashhop.selectors: mixer_price is measured on text; it is for language.selectors")
     priced, selected = ablations.mixer_prices.mixers[0], ablations.language.selected
-    if "mixer_price" in ablations.language.selectors and priced != selected:
+    if MIXER_PRICE in ablations.language.selectors and priced != selected:
         raise ValueError(
             f"ablations.language.selectors: mixer_price ranks by the first of mixer_prices.mixers, {priced!r},"
             f" but selected is {selected!r}; make them the same"

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from recurformer.study.block import Beta, Block, Budget, Count, Seed, Several, Share
 from recurformer.study.measurements import TextWindows
-from recurformer.study.method import HeadScores, Mixer, RecencySettings, Selector, Untrained, Window
+from recurformer.study.method import HeadScores, Mamba, Mixer, RecencySettings, Selector, Solved, Untrained, Window
 
 Eviction = Literal[
     "streaming_llm",
@@ -89,7 +89,7 @@ class Changed(Block):
     """Mixers that replace the heads with the highest RA-I, after continual training."""
     trained_betas: list[Beta] = []
     """Fractions of heads that trained mixers replace; empty: `ablations.betas`."""
-    untrained: list[Mixer] = []
+    untrained: list[Untrained | Solved] = []
     """Mixers that replace the same heads, without training; of those that have something to learn, the last layer is
     solved in closed form on text, from as many windows as for `mixer_prices`."""
     layers: list[Mixer] = []
@@ -139,6 +139,8 @@ class Change(Block):
     """Fractions of heads that a mixer replaces."""
     window: Window = Window()
     """Window of this mixer, if it has one."""
+    mamba: Mamba = Mamba()
+    """Sizes of this mixer, if it is a Mamba block."""
     solved: TextWindows | None = None
     """Text from which its last layer is solved in closed form, if it has something to learn."""
     recovered_by: Selector = "ra_i"
@@ -155,8 +157,8 @@ class Prices(Block):
 class MixerPrices(Block):
     """What mixers with a state cost in the place of groups of heads, at the length of `prices`."""
 
-    mixers: Annotated[list[Mixer], Field(min_length=1)] = ["mamba", "window_state"]
-    """Mixers with a state, and a linear layer at their end."""
+    mixers: Annotated[list[Solved], Field(min_length=1)] = ["mamba", "window_state"]
+    """Mixers with a state, solved in closed form."""
     solved_windows: Several = 8
     """Windows of text, other than those of `prices`, from which the last layers are solved in closed form."""
 

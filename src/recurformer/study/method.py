@@ -26,8 +26,14 @@ else:
     Mixer = Literal[tuple(mixer_names())]
 Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
+Solved = Literal["mamba", "window_state"]
+"""Mixers with a state whose last layer is solved in closed form where they stand untrained."""
 MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity", "price"]
-"""Rankings of heads whose scores are measured on the model itself, not read from its profile."""
+"""Rankings of heads whose scores `head-scores` measures on the model itself."""
+MIXER_PRICE: Literal["mixer_price"] = "mixer_price"
+"""The ranking by what the mixer in the place of the heads costs, which `mixer-prices` measures."""
+MEASURED = (*get_args(MeasuredScore), MIXER_PRICE)
+"""Rankings whose scores are measured on the model itself, not read from its profile."""
 Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore, "mixer_price"]
 
 
