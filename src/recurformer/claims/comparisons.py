@@ -135,13 +135,14 @@ def mean_on_same_samples(differences: pd.Series, measure: Measure, most: float =
 
 
 def recurformer(points: pd.DataFrame, arm: str = "") -> pd.DataFrame:
-    """RecurFormer's scores: the paper's choice of heads replaced by Mamba, trained where it was trained; or what
-    another recipe of recovery, an arm, gave.
+    """RecurFormer's scores: the paper's choice of heads replaced by Mamba, and trained; or what another recipe of
+    recovery, an arm, gave.
     """
     if arm:
         return of(points, "recovered", arm)
     groups_or_heads = [of(points, family, "mamba") for family in ("mixer", "single")]
-    return after_training(next((rows for rows in groups_or_heads if len(rows)), groups_or_heads[0]))
+    rows = next((rows for rows in groups_or_heads if len(rows)), groups_or_heads[0])
+    return rows[rows["trained"].astype(bool)]
 
 
 Pairs = Iterator[tuple[pd.Series, str, pd.Series, str]]
