@@ -9,7 +9,8 @@ import torch
 
 from recurformer import HeadProfile
 from recurformer.cli.main import main
-from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, score_rows
+from recurformer.heads.scores import SCORES
+from recurformer.heads.select import SELECTORS, rank_heads, score_rows
 
 LAYERS, HEADS, KV_HEADS = 2, 4, 2
 
@@ -42,10 +43,10 @@ def test_all_rankings_come_into_one_file(place, model, text, sizes):
     frame = pd.read_parquet(target)
     assert list(frame) == ["model", "by", "seed", "layer", "head", "score"]
     counts = frame.groupby("by").size()
-    assert dict(counts) == {by: LAYERS * HEADS * (3 if by == "random" else 1) for by in (*SELECTORS, *MEASURED)}
+    assert dict(counts) == {by: LAYERS * HEADS * (3 if by == "random" else 1) for by in (*SELECTORS, *SCORES)}
     assert sorted(frame[frame["by"] == "random"].seed.unique()) == [4, 5, 6]
     assert set(frame.model) == {"tiny"} and frame.score.notna().all()
-    measured = frame[frame["by"].isin(MEASURED)]
+    measured = frame[frame["by"].isin(SCORES)]
     assert (measured.groupby("by").score.std() > 0).all()
     again = place / "again.parquet"
     assert run(place, command.replace(str(target), str(again)), f"--settings '{{{sizes}, by: [echo, retrieval]}}'") == 0
