@@ -17,7 +17,7 @@ from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.page import claims_markdown
 from recurformer.results.learned import FALL
-from recurformer.results.scores import NEEDLE, RECALL, at_cache, less, scores
+from recurformer.results.scores import CONTINUATION, NEEDLE, RECALL, at_cache, less, scores
 from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
@@ -220,6 +220,19 @@ def test_a_random_choice_stands_beside_no_training_of_its_number():
     many = pd.concat([failed.assign(sample=failed["sample"] + 8 * part) for part in range(32)])
     points = scores(many, NEEDLE).query("model == 'llama2-7b'")
     assert comparisons(NEEDLE, points, {"ranking": ["random"]}) == []
+
+
+def test_a_single_training_stands_beside_several_by_its_interval():
+    """Of the same text, it could be set beside each of them; but it may be better or worse by chance."""
+    rows = ideal()["continuation"].query("model == 'llama2-7b'")
+    rows = rows[rows["family"].eq("original") | (rows["trained"] & rows["method"].isin(["mamba", "linear"]))]
+    ours = rows["method"].eq("mamba") & rows["by"].eq("ra_i")
+    several = pd.concat([rows, rows[ours].assign(seed=1), rows[ours].assign(seed=2)], ignore_index=True)
+    alone, both = (
+        comparisons(CONTINUATION, scores(frame, CONTINUATION), {"ranking": ["mixer_price"]})
+        for frame in (several, pd.concat([several, rows[rows["by"].eq("mixer_price")].assign(seed=1)]))
+    )
+    assert len(alone) == len(both) == 1 and alone[0].paired is None and both[0].paired is not None
 
 
 def test_prompts_that_several_choices_of_heads_share_are_no_new_prompts():

@@ -88,7 +88,7 @@ VALUES = [
     ("ablations/language/backbones", ["hashhop-tiny"], "ablations.language.backbones: 'hashhop-tiny' is not in"),
     ("ablations/language/selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
     ("ablations/hashhop/untrained", ["mamba"], "hashhop.untrained: mamba: the closed form reads text; name it in"),
-    ("ablations/language/untrained", ["gated"], "Input should be"),
+    ("ablations/language/untrained", ["gated"], "'window', 'linear', 'mean', 'zero', 'mamba' or 'window_state'"),
     ("ablations/hashhop/priced", ["windows"], "hashhop.priced: prices are of text; name what is bought in"),
     ("selection", {"by": "retrieval"}, "selection.by: 'retrieval' is measured for ablations only"),
     ("selection", {"by": "mixer_price"}, "selection.by: 'mixer_price' is measured for ablations only"),

@@ -107,7 +107,9 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     assert line.get_ydata() == pytest.approx((sums["divergence"] / sums["tokens"]).to_numpy())
     assert first.get_yscale() == "log" and second.get_yscale() == "linear"
     untouched = measurements["continuation"].assign(trained=False)
-    assert "original" not in texts(FIGURES["frontier"](untouched).axes[0])
+    shown = texts(FIGURES["frontier"](untouched).axes[0])
+    assert "original" not in shown and "Mamba (RecurFormer)" not in shown
+    assert {"Mamba, from closed form", "Mamba, heads by its price"} <= set(shown)
 
 
 def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, measurements):

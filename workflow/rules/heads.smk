@@ -174,4 +174,5 @@ use rule profile_text as mixer_prices with:
             "mixer-prices",
             settings="ablations.mixer_prices",
             prices="ablations.prices",
+            window="ablations.language.window",
         ),

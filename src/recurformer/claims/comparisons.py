@@ -245,24 +245,27 @@ def comparisons(
                 Comparison(
                     measure, row["model"], other_name, row["setting"], Estimate(*row[score]), Estimate(*other[score]),
                     int(row["samples"]), (row[FALL], other[FALL]), (*row["rows"], *other["rows"]), name,
-                    any(one["trained"] or _is_drawn(one) for one in (row, other)), _shortfalls(measure, row, other),
+                    any(map(_is_trained, (row, other))), _shortfalls(measure, row, other),
                 )
             )  # fmt: skip
     return found
 
 
 def _shortfalls(measure: Measure, row: pd.Series, other: pd.Series) -> pd.Series:
-    """The other's score less RecurFormer's, by sample and seed; none where the samples differ."""
+    """The other's score less RecurFormer's, by sample and seed; none where samples differ, or a training is alone."""
     ours, theirs = row["by_sample"], other["by_sample"]
     random = "random" in (row["by"], other["by"])
-    if random and all(len(scores.index.unique("seed")) > 1 for scores in (ours, theirs)):
-        return ours.iloc[:0]  # the seed of a random choice is no training's, and draws no samples
+    several = [len(one["by_sample"].index.unique("seed")) > 1 for one in (row, other)]
+    alone = any(_is_trained(one) and not many for one, many in zip((row, other), several, strict=True))
+    if alone or (random and all(several)):  # the seed of a random choice is no training's, and draws no samples
+        return ours.iloc[:0]
     return less(theirs, ours, measure.in_nats or random)
 
 
-def _is_drawn(row: pd.Series) -> bool:
-    """Whether a mixer stands in it whose other weights were drawn before its last layer was solved."""
-    return row["family"] in ("mixer", "layers", "single") and row["method"] not in get_args(Untrained)
+def _is_trained(row: pd.Series) -> bool:
+    """Whether chance had a part in it: in a training, or in weights drawn before a mixer's last layer was solved."""
+    drawn = row["family"] in ("mixer", "layers", "single") and row["method"] not in get_args(Untrained)
+    return bool(row["trained"] or drawn)
 
 
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}

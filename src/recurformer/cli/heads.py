@@ -30,6 +30,7 @@ from recurformer.study import (
     RecencySettings,
     SinkHead,
     TextWindows,
+    Window,
 )
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     metrics=[Metric("cost", "cost", by=["mixer"])],
     device="computes",
 )
-def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices, mamba: Mamba) -> "pd.DataFrame":
+def mixer_prices(
+    args: Namespace, settings: MixerPrices, prices: Prices, mamba: Mamba, window: Window
+) -> "pd.DataFrame":
     """Price mixers with a state in the place of every group of heads, solved in closed form, on the text of prices."""
     import pandas as pd
 
@@ -169,7 +172,7 @@ def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices, mamba: 
             )
     text = text_windows(args, prices.tokens, PRICED + settings.solved_windows, seed=args.seed)
     model, tokenizer = open_model(args.checkpoint, "float32"), open_tokenizer(args.checkpoint)
-    shown, sizes = progress("sample"), mamba.model_dump()
+    shown, sizes = progress("sample"), mamba.model_dump() | window.model_dump()
     rows = price_mixers(model, tokenizer, text, settings.mixers, price_list, args.seed, shown, **sizes)
     return rows.assign(model=args.name, seed=args.seed)
 

@@ -155,13 +155,13 @@ def _replaced(args: Namespace, model: "PreTrainedModel", subject: Subject, chang
     if not (change.betas and args.profile):
         raise ValueError(f"--profile and --settings change.betas: {subject} replaces heads here; give both")
     selection = Selection.model_validate({"by": subject.by, "unit": subject.unit})
+    sizes, asked = change.mamba.model_dump() | change.window.model_dump(), change.solved
+    text = text_windows(args, asked.tokens, asked.samples, seed=args.seed) if asked else None
     for beta in change.betas:
         heads = chosen_heads(args.profile, args.scores, selection, beta, subject.choice)
-        sizes = change.mamba.model_dump() | change.window.model_dump()
-        if change.solved is None or not any(heads):
+        if text is None or not any(heads):
             converted = convert(model, heads, subject.name, **sizes)
         else:
-            text = text_windows(args, change.solved.tokens, change.solved.samples, seed=args.seed)
             converted, _ = solved(model, heads, subject.name, text, args.seed, **sizes)
         yield converted, None, {"setting": beta}
 

@@ -89,7 +89,7 @@ class Changed(Block):
     """Mixers that replace the heads with the highest RA-I, after continual training."""
     trained_betas: list[Beta] = []
     """Fractions of heads that trained mixers replace; empty: `ablations.betas`."""
-    untrained: list[Untrained | Solved] = []
+    untrained: list[Literal[Untrained, Solved]] = []
     """Mixers that replace the same heads, without training; of those that have something to learn, the last layer is
     solved in closed form on text, from as many windows as for `mixer_prices`."""
     layers: list[Mixer] = []
