@@ -264,7 +264,8 @@ def _shortfalls(measure: Measure, row: pd.Series, other: pd.Series) -> pd.Series
 
 def _is_trained(row: pd.Series) -> bool:
     """Whether chance had a part in it: in a training, or in weights drawn before a mixer's last layer was solved."""
-    drawn = row["family"] in ("mixer", "layers", "single") and row["method"] not in get_args(Untrained)
+    of_mixers = row.get("family") in ("mixer", "layers", "single")  # a point between two caches has none
+    drawn = of_mixers and row["method"] not in get_args(Untrained)
     return bool(row["trained"] or drawn)
 
 
