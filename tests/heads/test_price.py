@@ -10,11 +10,11 @@ from recurformer.heads import price as price_module
 from recurformer.heads.attention import attending, causal_attention
 from recurformer.heads.price import Keep, allocate, choices, key_centers, price
 from recurformer.heads.scores import window_mask
-from recurformer.model.packed import as_kept
+from recurformer.model.packed import BITS, as_kept
 from tests.model.tiny_models import LAYERS, make_backbone, shared_converted, tokens
 
 LENGTH, SINKS = 150, 2  # more than one block of queries
-WINDOWS, BITS = (5, 20, 140), (16, 8, 4)
+WINDOWS = (5, 20, 140)
 BACKBONES = ("llama_mha", "llama_gqa_tied", "qwen2_gqa", "granite", "gemma3_text")
 
 
@@ -232,7 +232,7 @@ def test_allocation_is_the_best_of_all_choices(seed):
     [
         ({"windows": [0, 4]}, "windows"),
         ({"windows": [40]}, "below the 40 tokens"),
-        ({"bits": [2]}, "16, 8, 4"),
+        ({"bits": [2]}, "16, 8, 6, 5, 4"),
         ({"weights": torch.zeros(1, 40)}, "nothing is predicted"),
         ({"weights": -torch.ones(1, 40)}, "at least 0"),
     ],

@@ -225,7 +225,7 @@ def test_a_config_without_the_keys_is_of_mamba(tmp_path):
         ("window", {"window_tokens": [3, [], [3] * 6]}, "group_windows"),
         ("window_state", {"window_tokens": [[3] * 3, [], [3] * 6]}, "of the mixer window alone, not of window_state"),
         ("window", {"window_bits": [[8], [], [8] * 6]}, "group_bits names [1, 0, 6] KV heads by layer"),
-        ("window", {"window_bits": [[8, 5, 8], [], [8] * 6]}, "group_bits: 5 is none of 16, 8, 4"),
+        ("window", {"window_bits": [[8, 7, 8], [], [8] * 6]}, "group_bits: 7 is none of 16, 8, 6, 5, 4"),
         ("window", {"window_bits": 8}, "group_bits"),
         ("mamba", {"window_bits": [[8] * 3, [], [8] * 6]}, "of the mixer window alone, not of mamba"),
     ],

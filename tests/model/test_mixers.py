@@ -58,7 +58,7 @@ def test_the_state_has_one_size(mixer, backbone):
         _, choice = named(mixer, backbone, "beta_one")
         windows = [window for layer in choice["window_tokens"] for window in layer]
         bits = [bits for layer in choice.get("window_bits", [[16] * len(windows)]) for bits in layer]
-        key = {16: 8 * 4, 8: 8 + 2, 4: 4 + 2}  # bytes: 16 bits stand for the model's own type
+        key = {16: 8 * 4, 8: 8 + 2, 6: 6 + 2, 5: 5 + 2, 4: 4 + 2}  # bytes: 16 bits stand for the model's own type
         if mixer == PACKED:
             key[16] = 8 * 8
         held = sum((2 + window) * 2 * key[each] for window, each in zip(windows, bits, strict=True))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.linalg import hadamard as sylvester
 
-from recurformer.model.packed import FULL_BITS, as_kept, hadamard, pack, packed_bytes, unpack
+from recurformer.model.packed import BITS, FULL_BITS, as_kept, hadamard, pack, packed_bytes, unpack
 
 
 def vectors(*shape, seed=0):
@@ -23,7 +23,7 @@ def test_hadamards_product(dim):
     assert torch.allclose(hadamard(x.float()).double(), hadamard(x), atol=1e-5)  # by the C++ kernel, where there is one
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS[1:])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_every_number_is_the_middle_of_its_step(bits, dtype):
     x = (vectors(5, 3, 16) * torch.tensor([1e-6, 1.0, 1e4]).view(3, 1)).to(dtype)
@@ -39,7 +39,7 @@ def test_every_number_is_the_middle_of_its_step(bits, dtype):
             assert abs(found - number) <= 0.51 * step + 2**-8 * abs(number)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS[1:])
 def test_extreme_vectors(bits):
     zero = torch.zeros(2, 8)
     assert unpack(pack(zero, bits), bits, torch.float32).abs().max() < 1e-30

@@ -146,7 +146,7 @@ def named(mixer: str, backbone: str, heads: str) -> tuple[str, dict[str, list[li
     if mixer in (BY_GROUP, PACKED):
         sizes["window_tokens"] = by_group(backbone, heads, (5, 3, 8))
     if mixer == PACKED:
-        sizes["window_bits"] = by_group(backbone, heads, (4, 8, 16, 8))
+        sizes["window_bits"] = by_group(backbone, heads, (4, 6, 16, 8, 5))
     return ("window" if sizes else mixer), sizes
 
 

@@ -131,7 +131,7 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     assert [row["stage"] for row in found["stages"]] == ["original", "adapted"]
     page = (folder / "out/README.md").read_text()
     assert f"| 0.6 | {estimated[0.6]:.4f} |" in " ".join(page.split()) and "Nothing was trained" in page
-    assert "keeps a window of tokens or all of them, at 16, 8 or 4 bits" in page
+    assert "keeps a window of tokens or all of them, at 16 bits a number or fewer" in page
 
 
 @pytest.mark.parametrize(("cache", "rate", "last"), [("0.3", 3e-4, "distilled"), ("0.6", 3e-3, "taken back")])

@@ -345,7 +345,7 @@ def price(
         model: a causal language model of Llama's build, not converted.
         input_ids: (samples, L) without padding, as long as the inputs for which the budget counts.
         windows: latest tokens that a group may keep; each below L, else it hides nothing.
-        bits: of the numbers in the cache: 16 (as they are), 8 or 4.
+        bits: of the numbers in the cache: 16 (as they are), 8, 6, 5 or 4.
         weights: what the prediction of each token counts, (samples, L); the first one's is not read. A sample's cost is
             the sum. None: all the same, 1 together.
         sink_tokens: first tokens that every window keeps beside.

@@ -52,7 +52,7 @@ class RecurFormerConfigMixin:
         group_windows: for every layer the windows of the KV heads that replaced heads read, in ascending order of the
             heads; None is `window_tokens` for all. Of the mixer `window` alone.
         group_bits: as `group_windows`, the bits of each number of their keys and values in the cache: 16 (as they
-            are), 8 or 4; None is 16 for all.
+            are), 8, 6, 5 or 4; None is 16 for all.
         layer_types: derived from `recurrent_heads`; chooses the layers of the library's caches. Only its layers with a
             sliding window are read, in families that have such layers: they stay as they are.
 

@@ -196,7 +196,7 @@ def convert(
         dt_rank: rank of the step-size projection.
         window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on. `window` also takes a
             number for each group: for every layer a list of those of the KV heads that replaced heads read, ascending.
-        window_bits: likewise for `window`, bits of the numbers that the cache holds: 16 (as they are; None), 8 or 4.
+        window_bits: likewise for `window`, bits of the numbers in the cache: 16 (as they are; None), 8, 6, 5 or 4.
         sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
         key_centers: of all key-value heads, (layers, KV heads, head_dim); taken from the keys of fewer than 16 bits,
             see `recurformer.heads.price.key_centers`. None takes nothing.

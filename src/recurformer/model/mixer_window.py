@@ -36,11 +36,11 @@ class WindowMixer(Mixer):
     that are alike are computed together.
 
     The cache has a slot for each of the tokens, which holds its key and value; it grows until all are filled, and a
-    static cache has all of them from the beginning. Keys and values of 8 or 4 bits are packed before anything reads
-    them, a token's own too, so that an input gives the same outputs in any pieces, but for numbers that rounding moves
-    to the next step. In training the packed numbers have the gradient of what was packed, those in a cache none. The
-    number of tokens seen, which the cache holds for every row, tells which token is in which slot; padding counts as no
-    token, wherever it stands.
+    static cache has all of them from the beginning. Where they have fewer bits than the model computes with, they are
+    packed before anything reads them, a token's own too. So an input gives the same outputs in any pieces, but for
+    numbers that rounding moves to the next step. In training the packed numbers have the gradient of what was packed,
+    those in a cache none. The number of tokens seen, which the cache holds for every row, tells which token is in which
+    slot; padding counts as no token, wherever it stands.
     """
 
     reads_keys = True

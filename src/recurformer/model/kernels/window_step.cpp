@@ -4,7 +4,8 @@
 // Beside a window there may be the state of `Retention`, whose step reads the same rows.
 //
 // Slots are rings (`Window._slot_places`): a step writes one slot of each KV head, in place. Packed rows are as of `pack`:
-// whole numbers of 8 or 4 bits (two in a byte, the first below), then their scale, a bfloat16.
+// whole numbers of 8 to 4 bits, then their scale, a bfloat16. Of fewer than 8 bits, two numbers share a byte for their
+// lowest 4 bits, the first below; then come the bits above, of all first numbers of a byte and then of all second ones.
 #include "layer.h"
 
 constexpr int64_t PIECE = 128;           // slots of a task, the unit that threads share
@@ -49,7 +50,19 @@ static void hadamard(float* x, int64_t dim) {
   for (int64_t i = 0; i < dim; ++i) x[i] *= scale;
 }
 
-static int64_t row_bytes(int64_t bits, int64_t dim) { return dim * bits / 8 + (bits < HALF ? 2 : 0); }
+static int64_t number_bytes(int64_t bits, int64_t dim) { return (dim * bits + 7) / 8; }
+
+static int64_t row_bytes(int64_t bits, int64_t dim) { return number_bytes(bits, dim) + (bits < HALF ? 2 : 0); }
+
+// Where the bits of a number above the lowest four stand: `each` numbers in a byte, and bytes for all of them. Number j, in
+// the order in which they are stored, is in byte j % bytes.
+struct Above {
+  int64_t bits, each, bytes;
+  Above(int64_t all, int64_t dim) : bits(all - 4), each(8 / bits), bytes((dim + each - 1) / each) {}
+};
+
+// The place in a row of fewer than 8 bits of number i: the first ones of all bytes, then the second ones.
+static int64_t stored_at(int64_t i, int64_t dim) { return (i % 2) * (dim / 2) + i / 2; }
 
 static void pack(uint8_t* row, const float* x, int64_t bits, int64_t dim) {
   if (bits == SINGLE) {
@@ -63,19 +76,28 @@ static void pack(uint8_t* row, const float* x, int64_t bits, int64_t dim) {
   const float steps = (float)(1 << bits);
   float most = 0.f;
   for (int64_t i = 0; i < dim; ++i) most = std::max(most, std::fabs(x[i]));
-  float width = narrow_at(most * (2.f / steps), row + dim * bits / 8);
+  float width = narrow_at(most * (2.f / steps), row + number_bytes(bits, dim));
   width = std::max(width, 1.17549435e-38f);  // the least normal number
   const auto number = [&](float value) {
     return (uint8_t)std::min(std::max(std::floor(value / width + steps / 2), 0.f), steps - 1);
   };
-  if (bits == 4)
-    for (int64_t i = 0; i < dim / 2; ++i) row[i] = (uint8_t)(number(x[2 * i]) | (number(x[2 * i + 1]) << 4));
-  else
+  if (bits == 8) {
     for (int64_t i = 0; i < dim; ++i) row[i] = number(x[i]);
+    return;
+  }
+  const int64_t half = dim / 2;
+  for (int64_t i = 0; i < half; ++i) row[i] = (uint8_t)((number(x[2 * i]) & 15) | (number(x[2 * i + 1]) << 4));
+  if (bits == 4) return;
+  const Above above(bits, dim);
+  std::fill_n(row + half, above.bytes, 0);
+  for (int64_t i = 0; i < dim; ++i) {
+    const int64_t stored = stored_at(i, dim);
+    row[half + stored % above.bytes] |= (uint8_t)((number(x[i]) >> 4) << (above.bits * (stored / above.bytes)));
+  }
 }
 
-// Numbers of a row in the order in which they are stored: of 4 bits first the low halves of all bytes, then the high ones.
-// Returns their scale; a number n of few bits stands for (n + 0.5 - 2^(bits - 1)) times it.
+// Numbers of a row in the order in which they are stored (see `stored_at`). Returns their scale; a number n of few bits
+// stands for (n + 0.5 - 2^(bits - 1)) times it.
 template <int BITS>
 static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
   if (BITS == SINGLE) {
@@ -86,23 +108,32 @@ static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
     for (int64_t i = 0; i < dim; ++i) out[i] = wide_at(row + 2 * i);
     return 1.f;
   }
-  if (BITS == 4) {
+  if (BITS < 8) {
     const int64_t half = dim / 2;
     SIMD for (int64_t i = 0; i < half; ++i) {
       out[i] = (float)(int32_t)(row[i] & 15);
       out[half + i] = (float)(int32_t)(row[i] >> 4);
     }
+    if (BITS > 4) {
+      const Above above(BITS, dim);
+      const uint8_t* more = row + half;
+      for (int64_t part = 0; part < above.each; ++part) {
+        const int64_t first = part * above.bytes, count = std::min(above.bytes, dim - first), shift = above.bits * part;
+        const int32_t mask = (1 << above.bits) - 1;
+        SIMD for (int64_t i = 0; i < count; ++i) out[first + i] += (float)(int32_t)(((more[i] >> shift) & mask) << 4);
+      }
+    }
   } else {
     SIMD for (int64_t i = 0; i < dim; ++i) out[i] = (float)(int32_t)row[i];
   }
-  return wide_at(row + dim * BITS / 8);
+  return wide_at(row + number_bytes(BITS, dim));
 }
 
 static void as_stored(float* x, int64_t bits, int64_t dim, bool back) {
-  if (bits != 4) return;
+  if (bits >= 8) return;
   std::vector<float> copy(x, x + dim);
   for (int64_t i = 0; i < dim; ++i) {
-    const int64_t stored = (i % 2) * (dim / 2) + i / 2;
+    const int64_t stored = stored_at(i, dim);
     if (back) x[i] = copy[stored];
     else x[stored] = copy[i];
   }
@@ -234,7 +265,10 @@ static void unpack(float* out, const uint8_t* row, int64_t bits, int64_t dim) {
   if (bits == SINGLE) numbers_of<SINGLE>(row, dim, out);
   else if (bits == HALF) numbers_of<HALF>(row, dim, out);
   else {
-    const float scale = bits == 4 ? numbers_of<4>(row, dim, out) : numbers_of<8>(row, dim, out);
+    const float scale = bits == 4   ? numbers_of<4>(row, dim, out)
+                        : bits == 5 ? numbers_of<5>(row, dim, out)
+                        : bits == 6 ? numbers_of<6>(row, dim, out)
+                                    : numbers_of<8>(row, dim, out);
     const float offset = 0.5f - (float)(1 << (bits - 1));
     SIMD for (int64_t i = 0; i < dim; ++i) out[i] = scale * (out[i] + offset);
     as_stored(out, bits, dim, true);
@@ -324,6 +358,8 @@ static void step(const WindowStepArguments& a, const WindowSlots* windows, const
       const WindowSlots& window = windows[group.window];
       const float* own = queries.data() + (tasks[t].row * a.heads + group.first_query) * dim;
       const auto by_bits = window.bits == 4      ? attend<4>
+                           : window.bits == 5    ? attend<5>
+                           : window.bits == 6    ? attend<6>
                            : window.bits == 8    ? attend<8>
                            : window.bits == HALF ? attend<HALF>
                                                  : attend<SINGLE>;
