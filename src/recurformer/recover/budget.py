@@ -30,8 +30,9 @@ LEAST = Keep(LEAST_WINDOW, min(BITS))
 """The least that a group may keep."""
 PRICED = 4
 """Windows of text, at most, on which windows and bits are priced."""
-QUESTIONS, APART = 8, 32
-"""Lookups, at most, that are hidden in each window of text, and tokens of text for each."""
+QUESTIONS, APART = 32, 32
+"""Lookups, at most, that are hidden in each window of text, and tokens of text for each. A few, of the same weight
+together, would leave the prices to chance."""
 BUDGETS = [2.0**-power for power in range(1, 6)]
 """Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
 FRACTIONS = [2.0 ** (-power / 4) for power in range(20, 0, -1)]
