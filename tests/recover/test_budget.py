@@ -104,6 +104,13 @@ def keeps_of(choice):
     return [list(map(Keep, *layer)) for layer in zip(choice["windows"], choice["bits"], strict=True)]
 
 
+@pytest.mark.parametrize(("tokens", "lookups"), [(31, 1), (160, 5), (1000, 8), (2048, 16), (9000, 31)])
+def test_a_long_text_has_as_many_lookups_as_the_vocabulary_allows(tokens, lookups):
+    _, weights = budget.text_with_lookups(READER, torch.ones(1, tokens, dtype=torch.long), SEED)
+    assert int((weights > 1.1 / (tokens - 1)).sum()) == lookups
+    assert float(weights.sum()) == pytest.approx(1 + HeadScores().needle_weight, rel=0.05)
+
+
 @pytest.mark.parametrize("name", BACKBONES)
 def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
     original, sample, fraction = backbone(name), text()[: budget.PRICED], fractions_of(name)[1]

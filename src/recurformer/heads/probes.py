@@ -62,12 +62,20 @@ def single_tokens(tokenizer: PreTrainedTokenizerBase, needed: int) -> np.ndarray
     Raises:
         ValueError: the vocabulary has too few of both.
     """
-    words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    for item in ITEMS:
-        tokens = [token for token, word in enumerate(words) if word and item.fullmatch(word)]
+    for tokens in _of_items(tokenizer):
         if len(tokens) >= needed:
             return np.array(tokens[: max(COMMON, needed)])
     raise ValueError(f"key-value lookup: {needed} different items are needed, the vocabulary has fewer words")
+
+
+def _of_items(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return [[token for token, word in enumerate(words) if word and item.fullmatch(word)] for item in ITEMS]
+
+
+def most_pairs(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The most pairs of a key and a value, all different, that `key_value_samples` finds in the vocabulary."""
+    return max(map(len, _of_items(tokenizer))) // 2
 
 
 def key_value_samples(

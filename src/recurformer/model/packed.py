@@ -62,7 +62,7 @@ def pack(x: Tensor, bits: int) -> Tensor:
 
 
 def _joined(numbers: Tensor, bits: int) -> Tensor:
-    """Return numbers (..., D) of 4 to 7 bits in few bytes: the lowest 4 bits in pairs, then those above, in turn."""
+    """Return numbers (..., D) of 4, 5 or 6 bits in few bytes: the lowest 4 bits in pairs, then those above, in turn."""
     even, odd = numbers.unflatten(-1, (-1, 2)).unbind(-1)
     low, above = (even & 15) | (odd << 4), bits - 4
     if not above:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.heads.attention import Progress
 from recurformer.heads.price import Keep, allocate, choices, key_centers, price, windows_by_group
-from recurformer.heads.probes import hidden_lookups, weighted
+from recurformer.heads.probes import hidden_lookups, most_pairs, weighted
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
@@ -30,9 +30,11 @@ LEAST = Keep(LEAST_WINDOW, min(BITS))
 """The least that a group may keep."""
 PRICED = 4
 """Windows of text, at most, on which windows and bits are priced."""
-QUESTIONS, APART = 32, 32
-"""Lookups, at most, that are hidden in each window of text, and tokens of text for each. A few, of the same weight
-together, would leave the prices to chance."""
+FEW, MANY = 8, 32
+"""Lookups that are hidden in each window of text: a few, or as many as a sixteenth of the text has room for. A few in a
+long text, of the same weight together, would leave the prices to chance."""
+APART, FAR_APART = 32, 128
+"""Tokens of text for each of a few lookups, and of many; each takes about 8 tokens."""
 BUDGETS = [2.0**-power for power in range(1, 6)]
 """Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
 FRACTIONS = [2.0 ** (-power / 4) for power in range(20, 0, -1)]
@@ -44,7 +46,8 @@ def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: in
     """The first `PRICED` of some windows (windows, L), with hidden lookups, and their weights: what all prices are
     measured on.
     """
-    questions = max(1, min(QUESTIONS, text.shape[1] // APART))
+    few, many = min(FEW, text.shape[1] // APART), min(MANY, text.shape[1] // FAR_APART)
+    questions = max(1, min(max(few, many), most_pairs(tokenizer)))
     return weighted(hidden_lookups(tokenizer, text[:PRICED], questions, seed), HeadScores().needle_weight)
 
 
