@@ -17,10 +17,13 @@ from recurformer.cli.main import STAGES
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
-CHANGING = {"long", "record", "small"}
-"""Studies whose files change the default one's."""
+CHANGING = {"long": [], "long-8k": ["long"], "record": [], "small": []}
+"""Studies whose files change the default one's, with those between."""
 STUDIES = {
-    path.stem: [f"config/{name}.yaml" for name in (["default"] if path.stem in CHANGING else []) + [path.stem]]
+    path.stem: [
+        f"config/{name}.yaml"
+        for name in ([] if path.stem not in CHANGING else ["default", *CHANGING[path.stem]]) + [path.stem]
+    ]
     for path in sorted((ROOT / "config").glob("*.yaml"))
 }
 """Name -> its files."""

@@ -2,6 +2,7 @@ import json
 import os
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 from recurformer.cli.main import STAGES

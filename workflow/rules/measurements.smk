@@ -94,9 +94,14 @@ MEASUREMENTS = {
         backbone=[name for name, block in LANGUAGE.items() if any(block["betas"])],
     ),
     "mqar": collect(
-        "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
-        beta=config["betas"],
-        learning_rate=config["mqar"]["learning_rates"],
+        "<results>/mqar/{training}/seed-{seed}/mqar.csv",
+        training=dict.fromkeys(
+            f"beta-{beta}/lr-{rate}"
+            for beta, rate, *_ in [
+                *product(config["betas"], config["mqar"]["learning_rates"]),
+                *config["mqar"]["longer"],
+            ]
+        ),
         seed=seeds_of(config["mqar"]),
     ),
     "needle": measurements_of("language", partial(compared, "language"), "needle.csv"),

@@ -103,11 +103,11 @@ use rule hashhop as hashhop_sizes with:
 
 
 MQAR = config["mqar"]["task"]
-# With more steps, for the fractions of heads at which the study asks for them.
+# With more steps, where the study asks for them.
 MQAR_LONGER = {
-    beta: MQAR
+    f"beta-{beta}/lr-{rate}": MQAR
     | {"training": MQAR["training"] | {"steps": times * MQAR["training"]["steps"]}}
-    for beta, times in config["mqar"]["longer"]
+    for beta, rate, times in config["mqar"]["longer"]
 }
 
 
@@ -121,6 +121,8 @@ use rule stage as mqar with:
     params:
         **stage(
             "mqar",
-            settings=lambda wildcards: MQAR_LONGER.get(float(wildcards.beta), MQAR),
+            settings=lambda wildcards: MQAR_LONGER.get(
+                f"beta-{wildcards.beta}/lr-{wildcards.learning_rate}", MQAR
+            ),
             rate=lambda wildcards: wildcards.learning_rate,
         ),

@@ -120,20 +120,22 @@ class Mqar(Block):
     """Multi-query associative recall at every fraction of replaced heads (Figure 4)."""
 
     task: MqarTask
-    """The same for every fraction, except for the steps of `longer`."""
+    """The same for every training, except for the steps of `longer`."""
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
     """Every fraction of replaced heads is trained at each of them."""
-    longer: list[tuple[Beta, Count]] = []
-    """Fractions with how many times the steps: their loss still falls at the usual number."""
+    longer: list[tuple[Beta, Rate, Count]] = []
+    """Fraction, learning rate and how many times the steps: trainings whose loss still falls at the usual number. The
+    rate may be one at which no other fraction is trained."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
     @model_validator(mode="after")
     def longer_once(self) -> Self:
-        """Each fraction has one number of steps."""
-        betas = [beta for beta, _ in self.longer]
-        if twice := [beta for beta in betas if betas.count(beta) > 1]:
-            raise ValueError(f"longer: {twice[0]:g} stands there {betas.count(twice[0])} times; give it once")
+        """Each training has one number of steps."""
+        trainings = [(beta, rate) for beta, rate, _ in self.longer]
+        if twice := [training for training in trainings if trainings.count(training) > 1]:
+            beta, rate = twice[0]
+            raise ValueError(f"longer: {beta:g} at {rate:g} stands there {len(twice)} times; give it once")
         return self
 
 
