@@ -96,10 +96,31 @@ static void pack(uint8_t* row, const float* x, int64_t bits, int64_t dim) {
   }
 }
 
+// Numbers of 5 or 6 bits as they are stored, where the bits above fill whole words: eight at a time. A vector that is
+// loaded before all of it has left the processor's last stores waits for them: g++ keeps these loops in registers.
+template <int BITS, int DIM>
+static inline void numbers_by_words(const uint8_t* row, float* out) {
+  const Above above(BITS, DIM);
+  const int64_t words = DIM / 8, shared = above.bytes / 8;
+  const uint64_t mask = 0x0101010101010101 * ((1 << above.bits) - 1);
+  uint8_t numbers[DIM];
+  SIMD for (int64_t i = 0; i < DIM / 2; ++i) {
+    numbers[i] = row[i] & 15;
+    numbers[DIM / 2 + i] = row[i] >> 4;
+  }
+  uint64_t low[DIM / 8], high[DIM / 8];
+  std::memcpy(low, numbers, DIM);
+  for (int64_t w = 0; w < words; ++w) std::memcpy(high + w, row + DIM / 2 + 8 * (w % shared), 8);
+  SIMD for (int64_t w = 0; w < words; ++w) low[w] |= (high[w] >> (above.bits * (w / shared)) & mask) << 4;
+  std::memcpy(numbers, low, DIM);
+  SIMD for (int64_t i = 0; i < DIM; ++i) out[i] = (float)(int32_t)numbers[i];
+}
+
 // Numbers of a row in the order in which they are stored (see `stored_at`). Returns their scale; a number n of few bits
 // stands for (n + 0.5 - 2^(bits - 1)) times it.
-template <int BITS>
-static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
+template <int BITS, int DIM = 0>
+static inline float numbers_of(const uint8_t* row, int64_t any_dim, float* out) {
+  const int64_t dim = DIM ? DIM : any_dim;
   if (BITS == SINGLE) {
     std::memcpy(out, row, dim * 4);
     return 1.f;
@@ -108,7 +129,9 @@ static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
     for (int64_t i = 0; i < dim; ++i) out[i] = wide_at(row + 2 * i);
     return 1.f;
   }
-  if (BITS < 8) {
+  if constexpr (DIM > 0 && DIM % 64 == 0 && BITS > 4 && BITS < 8) {
+    numbers_by_words<BITS, DIM>(row, out);
+  } else if (BITS < 8) {
     const int64_t half = dim / 2;
     SIMD for (int64_t i = 0; i < half; ++i) {
       out[i] = (float)(int32_t)(row[i] & 15);
@@ -127,6 +150,19 @@ static inline float numbers_of(const uint8_t* row, int64_t dim, float* out) {
     SIMD for (int64_t i = 0; i < dim; ++i) out[i] = (float)(int32_t)row[i];
   }
   return wide_at(row + number_bytes(BITS, dim));
+}
+
+// Call with the bits as a constant.
+template <class Use>
+static auto with_bits(int64_t bits, Use use) {
+  switch (bits) {
+    case 4: return use(std::integral_constant<int, 4>());
+    case 5: return use(std::integral_constant<int, 5>());
+    case 6: return use(std::integral_constant<int, 6>());
+    case 8: return use(std::integral_constant<int, 8>());
+    case HALF: return use(std::integral_constant<int, HALF>());
+    default: return use(std::integral_constant<int, SINGLE>());
+  }
 }
 
 static void as_stored(float* x, int64_t bits, int64_t dim, bool back) {
@@ -150,12 +186,12 @@ struct Part {
 };
 
 // ROWS neighbouring slots as numbers (ROWS, dim), and their scales; both are 0 past the last one.
-template <int BITS>
+template <int BITS, int DIM>
 static inline void read_slots(const uint8_t* slots, int64_t stride, int64_t count, int64_t dim, float* numbers,
                               float* scales) {
   for (int64_t r = 0; r < ROWS; ++r) {
     float* own = numbers + r * dim;
-    scales[r] = r < count ? numbers_of<BITS>(slots + r * stride, dim, own) : 0.f;
+    scales[r] = r < count ? numbers_of<BITS, DIM>(slots + r * stride, dim, own) : 0.f;
     if (r >= count) std::fill(own, own + dim, 0.f);
   }
 }
@@ -174,12 +210,12 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
     for (int64_t i = 0; i < dim; ++i) part.sum[q] += offset * queries[q * dim + i];
   }
   for (int64_t s = 0; s < length; s += ROWS) {
-    read_slots<BITS>(keys + s * stride, stride, length - s, dim, memory, scales);
+    read_slots<BITS, DIM>(keys + s * stride, stride, length - s, dim, memory, scales);
     for (int64_t q = 0; q < count; ++q) {
       const float* query = queries + q * dim;
       float* own = scores + q * PIECE + s;
       float in_a = 0.f, in_b = 0.f, in_c = 0.f, in_d = 0.f;
-#pragma omp simd reduction(+ : in_a, in_b, in_c, in_d)
+#pragma omp simd reduction(+ : in_a, in_b, in_c, in_d) simdlen(8)
       for (int64_t i = 0; i < dim; ++i) {
         in_a += query[i] * a[i];
         in_b += query[i] * b[i];
@@ -207,7 +243,7 @@ static void attend(const WindowSlots& window, const WindowGroup& group, const Ta
   }
   std::fill(part.values, part.values + count * dim, 0.f);
   for (int64_t s = 0; s < length; s += ROWS) {
-    read_slots<BITS>(values_at + s * stride, stride, length - s, dim, memory, scales);
+    read_slots<BITS, DIM>(values_at + s * stride, stride, length - s, dim, memory, scales);
     for (int64_t q = 0; q < count; ++q) {
       const float* own = scores + q * PIECE + s;
       float weight[ROWS], all = 0.f;
@@ -262,18 +298,12 @@ struct Token {
 
 // Numbers of a row as `pack` kept them, turned back.
 static void unpack(float* out, const uint8_t* row, int64_t bits, int64_t dim) {
-  if (bits == SINGLE) numbers_of<SINGLE>(row, dim, out);
-  else if (bits == HALF) numbers_of<HALF>(row, dim, out);
-  else {
-    const float scale = bits == 4   ? numbers_of<4>(row, dim, out)
-                        : bits == 5 ? numbers_of<5>(row, dim, out)
-                        : bits == 6 ? numbers_of<6>(row, dim, out)
-                                    : numbers_of<8>(row, dim, out);
-    const float offset = 0.5f - (float)(1 << (bits - 1));
-    SIMD for (int64_t i = 0; i < dim; ++i) out[i] = scale * (out[i] + offset);
-    as_stored(out, bits, dim, true);
-    hadamard(out, dim);
-  }
+  const float scale = with_bits(bits, [&](auto known) { return numbers_of<known>(row, dim, out); });
+  if (bits >= HALF) return;
+  const float offset = 0.5f - (float)(1 << (bits - 1));
+  SIMD for (int64_t i = 0; i < dim; ++i) out[i] = scale * (out[i] + offset);
+  as_stored(out, bits, dim, true);
+  hadamard(out, dim);
 }
 
 template <class T>
@@ -357,13 +387,9 @@ static void step(const WindowStepArguments& a, const WindowSlots* windows, const
       const WindowGroup& group = groups[tasks[t].group];
       const WindowSlots& window = windows[group.window];
       const float* own = queries.data() + (tasks[t].row * a.heads + group.first_query) * dim;
-      const auto by_bits = window.bits == 4      ? attend<4>
-                           : window.bits == 5    ? attend<5>
-                           : window.bits == 6    ? attend<6>
-                           : window.bits == 8    ? attend<8>
-                           : window.bits == HALF ? attend<HALF>
-                                                 : attend<SINGLE>;
-      by_bits(window, group, tasks[t], own, dim, part_of(t), memory.data());
+      with_bits(window.bits, [&](auto known) {
+        attend<known>(window, group, tasks[t], own, dim, part_of(t), memory.data());
+      });
     }
   });
   std::vector<float> output(dim);
