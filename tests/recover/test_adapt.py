@@ -299,17 +299,8 @@ def test_it_is_a_function_too(adapted, tmp_path, monkeypatch):
     recipe = RECIPES["mamba"].model_copy(update={"trained": "attention", "transfer_steps": 3})
     monkeypatch.setitem(PASSES, "distil", 0.5)
     said = []
-    converted, found = recurformer.adapt(
-        model,
-        tokenizer,
-        documents,
-        folder=tmp_path / "state",
-        beta=0.25,
-        minutes=60,
-        tokens=32,
-        recipe=recipe,
-        say=said.append,
-    )
+    settings = {"folder": tmp_path / "state", "beta": 0.25, "minutes": 60, "tokens": 32, "recipe": recipe}
+    converted, found = recurformer.adapt(model, tokenizer, documents, say=said.append, **settings)
     assert sum(map(len, converted.config.recurrent_heads)) == 2
     assert (
         found["recipe"]["tokens"] == 32
@@ -319,6 +310,11 @@ def test_it_is_a_function_too(adapted, tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match="already converted"):
         recurformer.adapt(converted, tokenizer, documents, folder=tmp_path / "again")
+    monkeypatch.delattr(f"{ADAPT}.profile_heads")  # it is among the finished steps
+    assert recurformer.adapt(model, tokenizer, documents, **settings)[1]["plan"] == found["plan"]
+    monkeypatch.setattr(f"{ADAPT}.code_digest", lambda place: "another version")
+    with pytest.raises(NameError, match="profile_heads"):
+        recurformer.adapt(model, tokenizer, documents, **settings)
 
 
 def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch):

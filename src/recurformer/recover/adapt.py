@@ -23,6 +23,7 @@ from recurformer.data.datasets import WindowDataset
 from recurformer.data.documents import Documents
 from recurformer.data.interval import mean_interval
 from recurformer.data.windows import encode_text, text_prefix, windows
+from recurformer.digest import code_digest
 from recurformer.heads.attention import Progress
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
@@ -140,7 +141,8 @@ def adapt(
         train_ids = train_ids[:PRICED]
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
     settings = {"settings": [beta, cache, loss, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
-    kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
+    code = code_digest(f"{__name__}:{adapt.__name__}")  # another version has other choices
+    kept = KeptSteps(folder, [original], [train_ids, held_out_ids], code=code, **settings)
 
     def measure(stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
         shown = progress(f"{stage}: window")
