@@ -290,6 +290,7 @@ def turns(evidence: Evidence, least: float) -> Finding:
     """
     rows = TURNS.chosen(identified(evidence.rows("turns"), "turns"))
     lost: dict[str, Estimate] = {}
+    methods: dict[str, None] = {}
     used: list[pd.DataFrame] = []
     reasons: list[Missing] = []
     for model, of_model in by_model(rows):
@@ -304,8 +305,8 @@ def turns(evidence: Evidence, least: float) -> Finding:
                 reasons.append(Undecided(why))
             else:
                 mean, low, high = (2 * value - 1 for value in bounded_mean((fewer.to_numpy() + 1) / 2))
-                name = f"{label(model)}, {method_label('eviction', method)} at {setting:g} of the cache"
-                lost[name] = Estimate(mean, low, high)
+                methods[shown := method_label("eviction", method)] = None
+                lost[f"{label(model)}, {shown} at {setting:g} of the cache"] = Estimate(mean, low, high)
                 used += [full, evicted]
     if not lost:
         raise because(reasons or [Missing("no eviction method was asked about documents that it had read before")])
@@ -313,7 +314,7 @@ def turns(evidence: Evidence, least: float) -> Finding:
     name, one = min(lost.items(), key=lambda item: item[1].mean)
     ours = (
         f"at least {one.mean:.2f} [{one.low:.2f}, {one.high:.2f}] of the questions are lost ({name}; {len(lost)} "
-        "comparisons)"
+        f"comparisons, of {', '.join(methods)})"
     )
     looked_at = pd.concat(used)
     documents = len(looked_at.groupby(["model", "seed", "document"]))
