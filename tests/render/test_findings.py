@@ -368,9 +368,9 @@ def test_mqar_without_attention_heads_is_stated_as_recorded():
     ranges = " and ".join(f"{row.min():.2f} to {row.max():.2f}" for _, row in by_seed.iterrows())
     other = f"at the other rate it is {' and '.join(stated[0.001])}"
     assert f"After 1,800 it is {' and '.join(stated[0.003])} ({ranges} by seed); {other}" in FINDINGS
-    spread = f"(three seeds, {by_seed.iloc[0].min():.2f} to {by_seed.iloc[0].max():.2f}), and {stated[0.001][0]} at the other"
     place = "with 8 pairs after 1,800 steps, at the better of two learning rates"
-    assert f"{stated[0.003][0]} {place} {spread}" in README
+    seeds = f"three seeds, {by_seed.iloc[0].min():.2f} to {by_seed.iloc[0].max():.2f}"
+    assert f"{stated[0.003][0]} {place} ({seeds}), and {stated[0.001][0]} at the other" in README
 
 
 def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():

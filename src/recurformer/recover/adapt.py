@@ -140,9 +140,12 @@ def adapt(
     if minutes is None:
         train_ids = train_ids[:PRICED]
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
-    settings = {"settings": [beta, cache, loss, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
-    code = code_digest(f"{__name__}:{adapt.__name__}")  # another version has other choices
-    kept = KeptSteps(folder, [original], [train_ids, held_out_ids], code=code, **settings)
+    settings = {
+        "settings": [beta, cache, loss, minutes, seed, str(dtype)],
+        "recipe": recipe.model_dump(),
+        "code": code_digest(f"{__name__}:{adapt.__name__}"),  # another version has other choices
+    }
+    kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
 
     def measure(stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
         shown = progress(f"{stage}: window")
