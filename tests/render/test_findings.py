@@ -236,7 +236,7 @@ def test_what_is_said_of_long_inputs_is_recorded():
     sentences = (
         "original answers {}.",
         "SnapKV answers {}, {} and {},",
-        "Windows and bits by price, which drop tokens too, answer {}, {} and {}.",
+        "Windows and bits by price drop tokens too, and answer {}, {} and {}.",
         "of 16 bits by an earlier price list {}, {} and {}.",
     )
     for stated, of_method in zip(sentences, answered, strict=True):
