@@ -121,6 +121,14 @@ def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
     assert (each.holds, each.decided) == (False, True)
 
 
+def test_states_are_judged_where_lookups_count():
+    prices = ideal()["mixer_prices"]
+    alone = prices.assign(needle_weight=0.0, cost=1e9)
+    found = decided("reviewer/states", mixer_prices=pd.concat([prices.assign(needle_weight=0.5), alone]))
+    assert found.verdict == decided("reviewer/states").verdict and found.ours == decided("reviewer/states").ours
+    assert decided("reviewer/states", mixer_prices=alone).verdict == NOT_RUN
+
+
 def test_a_model_of_which_nothing_longer_was_tried_leaves_a_longer_input_to_the_others():
     memory = ideal()["memory"]
     some = memory.assign(at_least=memory["model"] == "qwen2-7b")

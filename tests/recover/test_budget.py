@@ -1,7 +1,7 @@
 """Windows under a budget of bytes: what the adapted model's cache really holds, and at which estimated cost."""
 
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -19,7 +19,7 @@ from recurformer.recover.kept import KeptSteps
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.recover.run import converted_by
-from recurformer.study import HeadScores
+from recurformer.study.method import NEEDLE_WEIGHT
 from tests.model.tiny_models import make_backbone
 
 LENGTH, SEED = 160, 3
@@ -106,16 +106,16 @@ def keeps_of(choice):
 
 @pytest.mark.parametrize(("tokens", "lookups"), [(31, 1), (160, 5), (1000, 8), (2048, 16), (9000, 31)])
 def test_a_long_text_has_as_many_lookups_as_the_vocabulary_allows(tokens, lookups):
-    _, weights = budget.text_with_lookups(READER, torch.ones(1, tokens, dtype=torch.long), SEED)
+    _, weights = budget.text_with_lookups(READER, torch.ones(1, tokens, dtype=torch.long), SEED, NEEDLE_WEIGHT)
     assert int((weights > 1.1 / (tokens - 1)).sum()) == lookups
-    assert float(weights.sum()) == pytest.approx(1 + HeadScores().needle_weight, rel=0.05)
+    assert float(weights.sum()) == pytest.approx(1 + NEEDLE_WEIGHT, rel=0.05)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
     original, sample, fraction = backbone(name), text()[: budget.PRICED], fractions_of(name)[1]
     lookups = hidden_lookups(READER, sample, LENGTH // budget.APART, SEED)
-    _, weights = weighted(lookups, HeadScores().needle_weight)
+    _, weights = weighted(lookups, NEEDLE_WEIGHT)
     settings = {"sink_tokens": BY_PRICE.sink_tokens, "centers": key_centers(original, sample[:1])}
     costs = torch.stack([
         price(original, lookups.input_ids[[one]], WINDOWS, BITS, weights[[one]], **settings, seed=SEED + one)
@@ -133,12 +133,11 @@ def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
 
 
 @pytest.mark.parametrize("name", ["llama_mha"])
-def test_what_is_looked_up_counts(name, monkeypatch):
+def test_what_is_looked_up_counts(name):
     """By the prices on text alone other groups keep more: the same call without the needles chooses these."""
     fraction = fractions_of(name)[2]
     with_needles = chosen(name, fraction)
-    monkeypatch.setattr(budget, "HeadScores", partial(HeadScores, needle_weight=0.0))
-    prices = price_list(backbone(name), READER, text(), SEED)
+    prices = price_list(backbone(name), READER, text(), SEED, needle_weight=0.0)
     alone = choose_windows(backbone(name), prices, text(), fraction, None)
     assert alone["windows"] != with_needles["windows"]
     assert dict(alone["estimated"])[fraction] < dict(with_needles["estimated"])[fraction]

@@ -120,6 +120,9 @@ def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, me
         assert len(dearer.get_xdata()) == 4 and max(cheaper.get_ydata()) < 1 < min(dearer.get_ydata())
         times = of_mixer["cost"] / of_mixer["tokens_cost"]
         assert sorted([*dearer.get_ydata(), *cheaper.get_ydata()]) == pytest.approx(sorted(times))
+    alone = FIGURES["states"](rows.assign(needle_weight=0.0))
+    for figure, words in ((figures["states"], "text with lookups of"), (alone, "lookups count no more than other")):
+        assert words in figure.get_supxlabel().replace("\n", " ")
     with pytest.raises(ValueError, match="no mixer holds as many bytes"):
         FIGURES["states"](rows.assign(tokens_cost=float("nan")))
 

@@ -141,8 +141,9 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
 
     text = text_windows(args, settings.tokens, PRICED, seed=args.seed)
     tokenizer = open_tokenizer(args.checkpoint)
-    rows = price_list(open_model(args.checkpoint, "float32"), tokenizer, text, args.seed, progress("sample"))
-    return rows.assign(model=args.name, seed=args.seed)
+    model, weight = open_model(args.checkpoint, "float32"), settings.needle_weight
+    rows = price_list(model, tokenizer, text, args.seed, progress("sample"), needle_weight=weight)
+    return rows.assign(model=args.name, seed=args.seed, needle_weight=weight)
 
 
 @stage(
@@ -165,16 +166,18 @@ def mixer_prices(
     from recurformer.results.frames import require
 
     price_list = require(pd.read_parquet(args.prices), "prices")
-    for name, asked in (("tokens", prices.tokens), ("model", args.name), ("seed", args.seed)):
-        if (other := price_list[name].iloc[0]) != asked:
+    for name, asked in {**prices.model_dump(), "model": args.name, "seed": args.seed}.items():
+        if name in price_list and (other := price_list[name].iloc[0]) != asked:
             raise ValueError(
                 f"--prices {args.prices}: its {name} is {other}, asked for is {asked}; give the prices of it"
             )
     text = text_windows(args, prices.tokens, PRICED + settings.solved_windows, seed=args.seed)
     model, tokenizer = open_model(args.checkpoint, "float32"), open_tokenizer(args.checkpoint)
     shown, sizes = progress("sample"), mamba.model_dump() | window.model_dump()
-    rows = price_mixers(model, tokenizer, text, settings.mixers, price_list, args.seed, shown, **sizes)
-    return rows.assign(model=args.name, seed=args.seed)
+    rows = price_mixers(
+        model, tokenizer, text, settings.mixers, price_list, args.seed, shown, prices.needle_weight, **sizes
+    )
+    return rows.assign(model=args.name, seed=args.seed, needle_weight=prices.needle_weight)
 
 
 @stage(

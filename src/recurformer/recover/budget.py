@@ -20,7 +20,7 @@ from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
-from recurformer.study import HeadScores
+from recurformer.study.method import NEEDLE_WEIGHT
 
 CHOSEN = 0.25
 """Fraction of what can be chosen of a cache that is kept where nothing else is asked for."""
@@ -42,13 +42,15 @@ FRACTIONS = [2.0 ** (-power / 4) for power in range(20, 0, -1)]
 SINKS = BY_PRICE.sink_tokens or 0
 
 
-def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def text_with_lookups(
+    tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int, needle_weight: float
+) -> tuple[Tensor, Tensor]:
     """The first `PRICED` of some windows (windows, L), with hidden lookups, and their weights: what all prices are
     measured on.
     """
     few, many = min(FEW, text.shape[1] // APART), min(MANY, text.shape[1] // FAR_APART)
     questions = max(1, min(max(few, many), most_pairs(tokenizer)))
-    return weighted(hidden_lookups(tokenizer, text[:PRICED], questions, seed), HeadScores().needle_weight)
+    return weighted(hidden_lookups(tokenizer, text[:PRICED], questions, seed), needle_weight)
 
 
 def price_list(
@@ -58,6 +60,7 @@ def price_list(
     seed: int,
     progress: Progress = None,
     step: Callable[[str, Callable[[], Any]], Any] = lambda name, make: make(),
+    needle_weight: float = NEEDLE_WEIGHT,
 ) -> pd.DataFrame:
     """Price windows of all sizes, of all bits, for every group of heads, on text with hidden lookups: see `price`.
 
@@ -68,6 +71,7 @@ def price_list(
         seed: of the lookups and of the drawn tokens.
         progress: called with (samples done, samples).
         step: gets the name of a part and what computes it, as `KeptSteps.result`, which remembers it.
+        needle_weight: what the answers to the lookups of a window count together, beside 1 for all its tokens.
 
     Returns:
         One row a group and choice: layer, group, window (NaN for all tokens), bits, tokens (L), cost (nats a token,
@@ -78,7 +82,7 @@ def price_list(
     doubles = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length())]
     windows = [window for window in doubles if window < tokens]
     centers = torch.tensor(step("centers", lambda: key_centers(original, text[:1]).tolist()))
-    input_ids, weights = text_with_lookups(tokenizer, text, seed)
+    input_ids, weights = text_with_lookups(tokenizer, text, seed, needle_weight)
 
     def price_of(sample: int) -> list[Any]:
         ids, counted = input_ids[sample, None], weights[sample, None]

@@ -17,6 +17,7 @@ from recurformer.recover.budget import bytes_of, cost_table, free_layers, text_w
 from recurformer.recover.calibrate import calibrate
 from recurformer.recover.pair import replaced_layers
 from recurformer.recover.recipe import RECIPES
+from recurformer.study.method import NEEDLE_WEIGHT
 
 COLUMNS = ["layer", "group", "mixer", "bytes", "tokens", "cost", "error", "window", "bits", "tokens_cost"]
 
@@ -109,6 +110,7 @@ def price_mixers(
     prices: pd.DataFrame,
     seed: int,
     progress: Progress = None,
+    needle_weight: float = NEEDLE_WEIGHT,
     **sizes: Any,
 ) -> pd.DataFrame:
     """Price mixers with a state in the place of every group, each solved in closed form on the original's states.
@@ -124,6 +126,7 @@ def price_mixers(
         prices: of `price_list`, of the same model and length.
         seed: of the mixers' other weights, the lookups and the drawn tokens.
         progress: called with (samples done, samples) of each mixer.
+        needle_weight: as of `price_list`.
         sizes: of the mixers, see `convert`.
 
     Returns:
@@ -134,7 +137,7 @@ def price_mixers(
     tokens, config = text.shape[1], original.config
     every, free = list(range(config.num_attention_heads)), free_layers(original)
     heads = [every if layer in free else [] for layer in range(config.num_hidden_layers)]
-    input_ids, weights = text_with_lookups(tokenizer, text, seed)
+    input_ids, weights = text_with_lookups(tokenizer, text, seed, needle_weight)
     (table, kept), rows = cost_table(prices), []
     for mixer in mixers:
         converted, report = solved(original, heads, mixer, text[len(input_ids) :], seed, alone=True, **sizes)

@@ -36,8 +36,8 @@ SURE = 0.1
 NOTE_STATES = (
     "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained; the "
     "groups of a layer share its state, and its bytes (float32) are divided among them. Tokens and bits: the best "
-    "choice on the price list that is no larger. Cost: the estimated divergence from the original on text with lookups "
-    "of {lengths} tokens. Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
+    "choice on the price list that is no larger. Cost: the estimated divergence from the original on {texts} of "
+    "{lengths} tokens. Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
 )
 LOW = 0.1
 """A fraction below which there is no room for text under a point."""
@@ -123,7 +123,9 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
         )
     every[0].set_ylabel("estimated cost, over that of\ntokens and bits in no more bytes")
     lengths = ", ".join(f"{tokens:,}" for tokens in sorted(rows["tokens"].unique()))
-    add_note(figure, NOTE_STATES.format(lengths=lengths))
+    alone = "needle_weight" in rows and not rows["needle_weight"].any()
+    texts = "text whose lookups count no more than other tokens," if alone else "text with lookups"
+    add_note(figure, NOTE_STATES.format(texts=texts, lengths=lengths))
     return figure
 
 

@@ -6,7 +6,18 @@ from pydantic import Field, model_validator
 
 from recurformer.study.block import Beta, Block, Budget, Count, Seed, Several, Share
 from recurformer.study.measurements import TextWindows
-from recurformer.study.method import HeadScores, Mamba, Mixer, RecencySettings, Selector, Solved, Untrained, Window
+from recurformer.study.method import (
+    NEEDLE_WEIGHT,
+    HeadScores,
+    Mamba,
+    Mixer,
+    NeedleWeight,
+    RecencySettings,
+    Selector,
+    Solved,
+    Untrained,
+    Window,
+)
 
 Eviction = Literal[
     "streaming_llm",
@@ -152,6 +163,8 @@ class Prices(Block):
 
     tokens: Several = 512
     """Length of the texts on which it is made, and at which a budget is counted."""
+    needle_weight: NeedleWeight = NEEDLE_WEIGHT
+    """What all looked-up tokens of a text count together; all its tokens together count 1."""
 
 
 class MixerPrices(Block):

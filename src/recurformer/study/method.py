@@ -83,6 +83,11 @@ class Selection(Block):
         return self
 
 
+NeedleWeight = Annotated[float, Field(ge=0), NUMBER]
+NEEDLE_WEIGHT = 0.5
+"""What all looked-up tokens of a window count together in prices; all its tokens together count 1."""
+
+
 class HeadScores(Block):
     """Scores of every head, measured on the model itself; the head with the highest score is replaced first."""
 
@@ -110,7 +115,7 @@ class HeadScores(Block):
     """Latest tokens that a head sees in `sensitivity` and `price`."""
     sink_tokens: Count = 1
     """First tokens that a head always sees in `sensitivity` and `price`."""
-    needle_weight: Annotated[float, Field(ge=0), NUMBER] = 0.5
+    needle_weight: NeedleWeight = NEEDLE_WEIGHT
     """What all looked-up tokens of a window count together in `price`; all its tokens together count 1."""
 
     @model_validator(mode="after")
