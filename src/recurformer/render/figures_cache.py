@@ -34,10 +34,11 @@ FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-pos
 SURE = 0.1
 """Widest 95 % interval, of fractions or of nats a token, at which points make a front."""
 NOTE_STATES = (
-    "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained; the "
-    "groups of a layer share its state, and its bytes (float32) are divided among them. Tokens and bits: the best "
-    "choice on the price list that is no larger. Cost: the estimated divergence from the original on {texts} of "
-    "{lengths} tokens. Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
+    "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained. The "
+    "groups of a layer share its state and its bytes (a recurrent part in float32, all else in 16 bits). Tokens and "
+    "bits: the best choice on the price list that is no larger. Cost: the estimated divergence from the original on "
+    "{texts} of {lengths} tokens. Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is "
+    "drawn."
 )
 LOW = 0.1
 """A fraction below which there is no room for text under a point."""
