@@ -245,9 +245,9 @@ def test_what_is_said_of_long_inputs_is_recorded():
         rows["mixer_prices"].query(f"mixer == '{mixer}'").eval("cost / tokens_cost")
         for mixer in ("mamba", "window_state")
     )
-    assert f"more in {(beside > 1).sum()} of {len(beside)} groups, {beside.median():.1f} times as much in the" in README
-    less = f"less in {(beside < 1).sum()}; in {(beside < 0.5).sum()} of these it is less than half"
-    assert f"median, and {less}" in README
+    more = f"more in {(beside > 1).sum()} of {len(beside)} groups, and {beside.median():.1f} times as much in the"
+    less = f"other {(beside < 1).sum()} groups it costs less, and in {(beside < 0.5).sum()} of these less than half"
+    assert f"{more} median. In the {less}" in README
     assert (
         f"other {(times < 1).sum()} groups it costs {times.min():.2f} to {times[times < 1].max():.2f} times" in README
     )

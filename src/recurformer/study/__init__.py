@@ -124,8 +124,8 @@ class Mqar(Block):
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
     """Every fraction of replaced heads is trained at each of them."""
     longer: list[tuple[Beta, Rate, Count]] = []
-    """Fraction, learning rate and how many times the steps: trainings whose loss still falls at the usual number. The
-    rate may be one at which no other fraction is trained."""
+    """Trainings that get more steps, because their loss still falls at the usual number: each is a fraction, a learning
+    rate and the factor of the steps. The rate may be one at which no other fraction is trained."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
