@@ -219,7 +219,7 @@ def test_what_is_said_of_long_inputs_is_recorded():
     assert "all five are further off in every article" in README
     (bits,) = divergence["bits"].items()
     assert "in 4 bits, with {:.2f} of the cache, have {:.3f}".format(*bits) in README
-    assert f"at 4,096 tokens is {divergence['mamba', 0.8]:.2f} nats a token" in README and found["mamba", 0.8] == 0
+    assert f"at 4,096 tokens is then {divergence['mamba', 0.8]:.2f} nats a token" in README and found["mamba", 0.8] == 0
     by_article = of_article / rows["continuation"].groupby([*by, "window"])["tokens"].sum()
     pairs = {0.25: 0.8, 0.125: 0.9333}
     extra = {budget: by_article["window", beta] - by_article["windows", budget] for budget, beta in pairs.items()}
