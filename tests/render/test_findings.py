@@ -245,6 +245,9 @@ def test_what_is_said_of_long_inputs_is_recorded():
         rows["mixer_prices"].query(f"mixer == '{mixer}'").eval("cost / tokens_cost")
         for mixer in ("mamba", "window_state")
     )
+    alone = pd.read_parquet(ROOT / "recorded/long-text/measurements/mixer_prices.parquet").eval("cost / tokens_cost")
+    assert set(alone.index) == set(times.index)
+    assert f"in {(alone < 1).sum()} of the {len(alone)} groups, and {alone.median():.1f} times as much in the" in README
     more = f"more in {(beside > 1).sum()} of {len(beside)} groups, and {beside.median():.1f} times as much in the"
     less = f"other {(beside < 1).sum()} groups it costs less, and in {(beside < 0.5).sum()} of these less than half"
     assert f"{more} median. In the {less}" in README
