@@ -257,6 +257,20 @@ def test_what_is_said_of_long_inputs_is_recorded():
     assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in README
 
 
+def test_what_is_said_of_inputs_of_8192_tokens_is_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/long-8k/measurements/continuation.parquet")
+    sums = rows.groupby(["method", "setting", "window"])[["divergence", "tokens"]].sum()
+    of_window = sums["divergence"] / sums["tokens"]
+    shown = of_window.groupby(["method", "setting"]).mean().map("{:.4f}".format)
+    for method in ("windows_bits", "snapkv"):
+        stated = "is {}, {} and {}".format(*shown[method].sort_index(ascending=False))
+        assert stated in README, stated
+    further = (of_window["snapkv"] > of_window["windows_bits"]).groupby("setting").sum()
+    assert further.to_dict() == {0.25: 7, 0.125: 6, 0.0625: 7}
+    ((setting, bits),) = shown["bits"].items()
+    assert f"with {setting:.2f} of the cache, have {bits}" in README
+
+
 def test_the_readmes_adapted_model_is_the_recorded_one():
     """Every line of the printed table, and the minutes of the run."""
     run = json.loads((ROOT / "recorded/adapt.run.json").read_text())
