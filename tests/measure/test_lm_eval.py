@@ -207,7 +207,7 @@ def hub_tasks():
 
 @pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_declared_task_is_known(hub_tasks, config):
-    names = yaml.safe_load(config.read_text())["language"].get("tasks", {}).get("names", [])
+    names = yaml.safe_load(config.read_text()).get("language", {}).get("tasks", {}).get("names", [])
     assert set(names) <= hub_tasks | set(LOCAL_TASKS)
 
 

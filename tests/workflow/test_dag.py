@@ -216,7 +216,7 @@ def test_rules_run_the_commands_that_rendered_the_recording(dry):
 
 def is_unrecorded(word):
     place = RECORDED / word.replace("/record/", "/", 1)
-    never = r"/ablation_lm_eval\.csv$|/pyramidinfer_hashhop\.parquet$|/seed-\d+/hashhop(_sizes)?\.parquet$"
+    never = r"/ablation_lm_eval\.csv$|/pyramidinfer_hashhop\.parquet$|/seed-\d+/(hashhop(_sizes)?\.parquet|mqar\.csv)$"
     return re.search(never, word) is not None and record_of(place) is None
 
 
