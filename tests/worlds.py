@@ -39,8 +39,8 @@ FURTHER = {
     "continuation": ["divergence", "recalled", "recalled_likelihood"],
 }  # fmt: skip
 """Kind -> columns besides those that renderers read."""
-TRAINED = {"metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "continuation",
-    "positions", "ablation_lm_eval"}  # fmt: skip
+TRAINED = {"metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "written",
+    "continuation", "positions", "ablation_lm_eval"}  # fmt: skip
 """Kinds whose rows say how the training of their model ended."""
 
 Rows = Iterator[tuple]
@@ -274,6 +274,12 @@ def continuation(subjects=(*SUBJECTS, *AT_EQUAL_BYTES)) -> Rows:
         yield model, *about, window, position, 32, 32 * (3.5 - fraction), 32 * (1 - fraction), 4, 4 * (4 - fraction)
 
 
+def written(subjects=SUBJECTS) -> Rows:
+    """What the original finds most likely, each token by 0.1 nats, is less likely the more was lost."""
+    for model, (*about, fraction), window in product(BACKBONE_LABELS, subjects, range(3)):
+        yield model, *about, window, int(64 * fraction), 64, 64 * (1.1 - fraction)
+
+
 def positions() -> Rows:
     """Nearer to the end of a long window each token is harder, and without attention what stood far back as well."""
     of_betas = [("original", "full", 1.0, "", True, 0), *(("mixer", "mamba", b, "ra_i", True, 0) for b in (0.5, 0.9))]
@@ -346,7 +352,8 @@ def layer_errors() -> Rows:
 KINDS: tuple[Callable[..., Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, pyramidinfer_hashhop, baseline, perplexity, metrics,
     contribution, profile, sink, attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns,
-    continuation, positions, ablation_lm_eval, ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
+    written, continuation, positions, ablation_lm_eval, ra_i_settings, head_scores, mixer_prices, recovery,
+    layer_errors, bench,
 )  # fmt: skip
 
 
@@ -383,14 +390,12 @@ def shown() -> dict[str, pd.DataFrame]:
     """What a study of small models shows: counts and lengths of the paper's shapes, and every method on one model, on
     HashHop on two.
     """
-    made = smaller(
-        frames()
-        | {rows.__name__: _frame(rows, [*every_subject()]) for rows in (compared_hashhop, needle, turns, continuation)}
-    )
+    kinds = (compared_hashhop, needle, turns, written, continuation)
+    made = smaller(frames() | {rows.__name__: _frame(rows, [*every_subject()]) for rows in kinds})
     made |= {kind: _frame(globals()[kind]) for kind in ("complexity", "cache", "pyramidinfer", "memory")}
     made["memory"] = made["memory"].query("protocol != 'pyramidinfer'").assign(source="model")
-    of_one = ("needle", "turns", "continuation", "positions", "ablation_lm_eval", "ra_i_settings", "head_scores",
-        "mixer_prices")  # fmt: skip
+    of_one = ("needle", "turns", "written", "continuation", "positions", "ablation_lm_eval", "ra_i_settings",
+        "head_scores", "mixer_prices")  # fmt: skip
     made |= {kind: made[kind][made[kind]["model"] == "smollm2-135m"] for kind in of_one}
     made |= {
         kind: made[kind][made[kind]["model"].str.startswith("hashhop")]

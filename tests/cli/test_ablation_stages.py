@@ -25,6 +25,10 @@ STAGES = {
         {"prompt": 60, "tokens": 40, "windows": 3},
         {"window", "position", "tokens", "negative_log_likelihood", "divergence", "recalled", "recalled_likelihood"},
     ),
+    "written": (
+        {"prompt": 60, "tokens": 8, "windows": 3},
+        {"window", "agreed", "tokens", "negative_log_likelihood"},
+    ),
     "hashhop": ({"samples": 4, "task": TASK}, {"variant", "sample", "correct", "hops", "distances"}),
 }
 CONVERTED = "heads/ra_i-kv_group-0/beta-0.75/mamba"

@@ -11,7 +11,15 @@ from caches import sliding_cache
 from recurformer.data.windows import windows
 from recurformer.measure import language
 from recurformer.measure.cache import count_cache
-from recurformer.measure.language import continuation_rows, expected_by, perplexity, perplexity_rows, recalled
+from recurformer.measure.language import (
+    continuation_rows,
+    expected_by,
+    perplexity,
+    perplexity_rows,
+    recalled,
+    write_on,
+    written_rows,
+)
 
 TEXTS = ["the quick brown fox jumps over the lazy dog.", "a b c", "0123456789 0123456789", "z" * 61]
 
@@ -227,3 +235,42 @@ def test_the_ratio_is_the_counted_cache_s(model, input_ids):
 def test_a_window_needs_a_prompt_and_a_text(model, input_ids, prompt):
     with pytest.raises(ValueError, match=rf"^prompt: {prompt} of 100 tokens; at least one must be read and one pred"):
         measured(model, input_ids, prompt=prompt)
+
+
+@torch.no_grad()
+def test_what_is_written_is_the_likeliest_token_by_token(model, input_ids):
+    """Against one pass for each token, also where the model holds the text to be at its end."""
+    prompts, tokens = input_ids[:, :PROMPT], 12
+    changed = deepcopy(model)
+    words = changed.get_output_embeddings().weight
+    words.mul_(torch.linspace(0.97, 1.03, len(words))[:, None])
+    texts = {}
+    for each in (model, changed):
+        ids = prompts
+        for _ in range(tokens):
+            ids = torch.cat([ids, each(input_ids=ids, use_cache=False).logits[:, -1:].argmax(-1)], 1)
+        texts[each] = ids
+    model.generation_config.eos_token_id = changed.generation_config.eos_token_id = int(texts[model][0, PROMPT + 2])
+    expected, _ = write_on(model, prompts, tokens, batch_size=2)
+    assert expected.equal(texts[model][:, PROMPT:])
+    rows = written_rows(changed, model.config, prompts, model, expected, batch_size=2)
+    losses = -model(input_ids=texts[changed], use_cache=False).logits.double().log_softmax(-1)[:, PROMPT - 1 : -1]
+    nats = losses.gather(2, texts[changed][:, PROMPT:, None]).sum((1, 2))
+    assert rows.negative_log_likelihood.tolist() == pytest.approx(nats.tolist(), rel=1e-4)
+    for row, ours, theirs in zip(rows.itertuples(), texts[changed], texts[model], strict=True):
+        places = (ours != theirs).nonzero().flatten().tolist()
+        assert row.agreed == (places[0] - PROMPT if places else tokens) and row.tokens == tokens
+    assert 0 < rows.agreed.sum() < tokens * WINDOWS
+    assert written_rows(model, model.config, prompts, model, expected).agreed.eq(tokens).all()
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_what_is_written_from_a_smaller_cache_is_its_own(model, input_ids):
+    prompts = input_ids[:, :PROMPT]
+    expected, _ = write_on(model, prompts, TOKENS)
+    options = {"judge": model, "expected": expected}
+    small = written_rows(model, model.config, prompts, **options, new_cache=lambda: sliding_cache(model, 20))
+    whole = written_rows(model, model.config, prompts, **options, new_cache=lambda: sliding_cache(model, 200))
+    assert whole.agreed.eq(TOKENS).all() and small.agreed.sum() < TOKENS * WINDOWS
+    assert small.ratio.tolist() == pytest.approx([20 / PROMPT] * WINDOWS)
+    assert (small.negative_log_likelihood > whole.negative_log_likelihood - 1e-3).any()

@@ -95,8 +95,8 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     titles = [axes.get_title().split(": ")[1] for axes in figures["frontier"].axes if axes.axison]
     later = [f"asked {when} 1,024 tokens" for when in ("after", "with")]
     needles = [f"needles at {length:,} tokens" for length in (512, 1024)]
-    assert titles == ["divergence from the original", *needles, *later]
-    first, second, _, after, with_it, *_ = figures["frontier"].axes
+    assert titles == ["divergence from the original", "agreement with what the original writes", *needles, *later]
+    first, second, _, _, after, with_it, *_ = figures["frontier"].axes
     turns = of(measurements["turns"], method="snapkv")
     for axes, known in ((after, False), (with_it, True)):
         answered = of(turns, known=known).groupby("ratio")["correct"].mean()

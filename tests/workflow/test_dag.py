@@ -96,7 +96,7 @@ def test_a_target_needs_only_its_own_jobs(dry):
     assert not {"mqar", "perplexity", "cache"} & set(dry("smoke", "ablations").counts)
 
 
-MEASURED = "perplexity hashhop influence needle turns continuation ablation-lm-eval hashhop-sizes"
+MEASURED = "perplexity hashhop influence needle turns written continuation ablation-lm-eval hashhop-sizes"
 """Stages that measure trained models."""
 
 

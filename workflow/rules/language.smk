@@ -137,6 +137,19 @@ use rule needle as continuation with:
         ),
 
 
+use rule needle as written with:
+    input:
+        unpack(measured("language", "written.csv")),
+        articles="<results>/corpus/articles.parquet",
+    output:
+        rows="<results>/language/{backbone}/{subject}/seed-{seed}/written.csv",
+        record="<results>/language/{backbone}/{subject}/seed-{seed}/written.run.json",
+    log:
+        "<logs>/written/{backbone}/{subject}/seed-{seed}.log",
+    params:
+        **stage("written", settings="ablations.written", change=change_of("language")),
+
+
 # Of windows longer than those of the training.
 use rule continuation as positions with:
     output:

@@ -113,6 +113,11 @@ MEASUREMENTS = {
     "continuation": measurements_of(
         "language", partial(compared, "language"), "continuation.csv"
     ),
+    "written": (
+        measurements_of("language", partial(compared, "language"), "written.csv")
+        if ABLATIONS["written"]
+        else []
+    ),
     "positions": (
         papers_files("positions.parquet", LEARNS_TEXT) if ABLATIONS["positions"] else []
     ),

@@ -315,6 +315,7 @@ def reviewer_questions(
     compared_hashhop: pd.DataFrame | None = None,
     hashhop_sizes: pd.DataFrame | None = None,
     needle: pd.DataFrame | None = None,
+    written: pd.DataFrame | None = None,
     continuation: pd.DataFrame | None = None,
     ablation_lm_eval: pd.DataFrame | None = None,
     ra_i_settings: pd.DataFrame | None = None,

@@ -312,6 +312,27 @@ def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd
 
 
 @stage(
+    "greedy continuations of a prompt beside the original's, with a full or a smaller cache",
+    *(*SUBJECT, ARTICLES),
+    rows="one row a window",
+    metrics=[
+        Metric("agreed", "agreed", over="tokens", by=["method", "setting"]),
+        Metric("perplexity", "negative_log_likelihood", over="tokens", by=["method", "setting"], of=perplexity_of),
+    ],
+    device="computes",
+)
+def written(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
+    """Greedy continuations of a prompt: how far they agree with the original's, and how likely it finds them."""
+    from recurformer.measure.language import write_on, written_rows
+
+    prompts = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
+    prompts, judge = prompts[:, : settings.prompt], open_model(args.original, args.dtype)
+    expected, _ = write_on(judge, prompts, settings.tokens, settings.batch_size)
+    asked: dict[str, Any] = {"prompts": prompts, "judge": judge, "expected": expected}
+    return measure(args, change, partial(written_rows, **asked, batch_size=settings.batch_size))
+
+
+@stage(
     "lm-eval tasks of a trained model, converted or not",
     *(*SUBJECT, ARTICLES),
     rows="one row a metric",

@@ -23,6 +23,7 @@ def generate_greedily(
     limits: Sequence[int],
     pad_token_id: int,
     new_cache: NewCache | None = None,
+    ends: bool = True,
 ) -> tuple[list[list[int]], float]:
     """The model's greedy answer to each prompt.
 
@@ -35,6 +36,7 @@ def generate_greedily(
         limits: the most tokens of each answer.
         pad_token_id: padding before shorter prompts and after answers that ended early.
         new_cache: makes the cache; None: the model makes its own.
+        ends: whether an answer ends at the model's end of a text; else it has all the tokens.
 
     Returns:
         Token ids of each answer, and the bytes that the cache held after the prompts for each token of theirs, padding
@@ -48,7 +50,7 @@ def generate_greedily(
         do_sample=False,
         max_new_tokens=max(limits),
         pad_token_id=pad_token_id,
-        eos_token_id=model.generation_config.eos_token_id,
+        eos_token_id=model.generation_config.eos_token_id if ends else None,
     )
     bytes_per_token: list[float] = []
 

@@ -1,4 +1,6 @@
-"""Perplexity of a causal language model: on whole articles, and of the text after a long prompt, from its cache."""
+"""Perplexity of a causal language model: on whole articles, and of the text after a long prompt, from its cache; and
+what it writes itself after such a prompt.
+"""
 
 import math
 from collections import Counter
@@ -15,7 +17,7 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, PreTra
 from recurformer.data.datasets import pad_batch, samples_per_batch
 from recurformer.data.windows import text_prefix
 from recurformer.measure.cache import held_bytes, held_ratio
-from recurformer.measure.generate import NewCache
+from recurformer.measure.generate import NewCache, generate_greedily
 
 LOGITS = 2**29  # numbers that exist at once: 2 GB in float32
 
@@ -261,3 +263,54 @@ def expected_by(model: PreTrainedModel, input_ids: Tensor, prompt: int) -> Calla
 
     numbers = input_ids[:, prompt:].numel() * model.config.vocab_size
     return cache(expected) if numbers <= LOGITS else expected
+
+
+def write_on(
+    model: PreTrainedModel, prompts: Tensor, tokens: int, batch_size: int = 8, new_cache: NewCache | None = None
+) -> tuple[Tensor, list[float]]:
+    """Greedy continuations of prompts (windows, L), beyond the end of a text too: (windows, tokens), and the bytes held
+    after the prompts for each of their tokens, one value a batch.
+    """
+    parts, bytes_per_token = [], []
+    for batch in prompts.split(batch_size):
+        written, batch_bytes = generate_greedily(model, [*batch], [tokens] * len(batch), 0, new_cache, ends=False)
+        parts.append(torch.tensor(written))
+        bytes_per_token.append(batch_bytes)
+    return torch.cat(parts), bytes_per_token
+
+
+def written_rows(
+    model: PreTrainedModel,
+    original: PreTrainedConfig,
+    prompts: Tensor,
+    judge: PreTrainedModel,
+    expected: Tensor,
+    *,
+    batch_size: int = 8,
+    new_cache: NewCache | None = None,
+) -> pd.DataFrame:
+    """What a model writes after each prompt: how far it agrees with the original's, how likely the original finds it.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        original: of the model before anything was changed.
+        prompts: (windows, L).
+        judge: the model before anything was changed.
+        expected: what that one writes after the same prompts, (windows, tokens); see `write_on`.
+        batch_size: windows read together; changes speed and memory, not the result.
+        new_cache: makes the cache of each batch; None: the model's own cache.
+
+    Returns:
+        One row a window: window, agreed (tokens before the first that differs), tokens (all that were written),
+        negative_log_likelihood (theirs by the judge, their sum, nats), ratio (see `held_ratio`; after the prompt).
+    """
+    written, bytes_per_token = write_on(model, prompts, expected.shape[1], batch_size, new_cache)
+    nats = []
+    for batch, text in zip(prompts.split(batch_size), written.split(batch_size), strict=True):
+        logits, _ = text_logits(judge, torch.cat([batch, text], 1), prompts.shape[1])
+        losses = F.cross_entropy(logits.transpose(1, 2), text.to(logits.device), reduction="none")  # (B, tokens)
+        nats += losses.double().sum(1).tolist()
+    agreed = (written == expected).int().cumprod(1).sum(1)
+    columns = {"agreed": agreed.tolist(), "tokens": expected.shape[1], "negative_log_likelihood": nats}
+    rows = pd.DataFrame({"window": range(len(prompts)), **columns})
+    return rows.assign(ratio=held_ratio(bytes_per_token, original, model.dtype))

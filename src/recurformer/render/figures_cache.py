@@ -13,6 +13,7 @@ from recurformer.render.panels import OURS, End, Panel, draw_panels, quality_fig
 from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.scores import (
+    AGREEMENT,
     CONTINUATION,
     DIVERGENCE,
     KNOWN,
@@ -57,14 +58,18 @@ def _name_betas(axes: Axes, panel: Panel) -> None:
 
 @styled
 def frontier(
-    continuation: pd.DataFrame, needle: pd.DataFrame | None = None, turns: pd.DataFrame | None = None
+    continuation: pd.DataFrame,
+    needle: pd.DataFrame | None = None,
+    turns: pd.DataFrame | None = None,
+    written: pd.DataFrame | None = None,
 ) -> Figure:
-    """Divergence from the original after a prompt, needles found at each length, and questions answered about documents
-    that were read before, over the cache really held.
+    """Divergence from the original after a prompt, agreement with what it writes there, needles found at each length,
+    and questions answered about documents that were read before, over the cache really held.
     """
     panels = [
-        Panel(DIVERGENCE, model, _with_priced_mixers(points), "")
-        for model, points in by_model(scores(continuation, DIVERGENCE))
+        Panel(measure, model, _with_priced_mixers(points), "")
+        for measure, frame in ((DIVERGENCE, continuation), (AGREEMENT, written))
+        for model, points in ([] if frame is None else by_model(scores(frame, measure)))
     ]
     if not panels:
         raise ValueError("no continuation measurements with a divergence for this figure")

@@ -41,6 +41,7 @@ KINDS = {
     "needle": f"{IDENTITY} task length# depth# sample# correct# queries#",
     "turns": f"{IDENTITY} length# document# depth# known? correct# queries#",
     "continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood#",
+    "written": f"{IDENTITY} window# agreed# tokens# negative_log_likelihood#",
     "positions": f"{IDENTITY} window# position# tokens# negative_log_likelihood# recalled# recalled_likelihood#",
     "recovery": "model arm mixer beta# seed# tokens# seconds# "
     "window# negative_log_likelihood# divergence# bytes_10240# bytes_61440#",
@@ -58,9 +59,9 @@ all others texts.
 length, l_m, window of a setting: tokens; bytes, peak_bytes, memory_bytes: bytes; ratio: over the original's full cache;
 negative_log_likelihood: nats, summed over the tokens (in `recovery` nats per token, as divergence and loss are);
 correct: right ones of the hops or queries; depth: fraction of the text before a needle; rr: recency ratio, whose
-threshold is α; ra_i: samples above it; score: the highest is replaced first; weight: sums to 1 over the keys; size:
-chains or characters, by the task's form. stage: "before", "converted" or "trained"; interval: of the "mean", or the
-"spread".
+threshold is α; agreed: tokens before the first that differs from the original's; ra_i: samples above it; score: the
+highest is replaced first; weight: sums to 1 over the keys; size: chains or characters, by the task's form. stage:
+"before", "converted" or "trained"; interval: of the "mean", or the "spread".
 """
 COLUMNS = {kind: tuple(columns.replace("#", "").replace("?", "").split()) for kind, columns in KINDS.items()}
 NUMBERS = {kind: [name[:-1] for name in columns.split() if name.endswith("#")] for kind, columns in KINDS.items()}

@@ -109,9 +109,9 @@ def _changed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~same & rows.get("divergence", pd.Series(index=rows.index)).notna()]
 
 
-def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
-    """Mean of correct over `asked`, a column; 95 % interval over seeds and samples together."""
-    return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
+def estimate_quality(rows: pd.DataFrame, asked: str = "hops", right: str = "correct") -> Estimate:
+    """Mean of one column over another one; 95 % interval over seeds and samples together."""
+    return bounded_mean((rows[right] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
 
 
 def by_document(turns: pd.DataFrame) -> pd.Series:
@@ -275,6 +275,10 @@ DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a
 RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall)
 """Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`). An original that
 predicts them no better than one that does not know the language has not learned to recall."""
+AGREEMENT = Measure("written", "agreement with what the original writes", "fraction of tokens before one differs",
+    partial(estimate_quality, asked="tokens", right="agreed"), lambda rows: rows, float, lambda _: 0.0, ("window",),
+    ("agreed", "tokens"))  # fmt: skip
+WRITTEN = replace(CONTINUATION, kind="written", name="perplexity, to the original, of what is written")
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
     float, lambda _: 0.0, ("length", "document"), ("correct", "queries"))  # fmt: skip
@@ -286,7 +290,7 @@ SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = {
     "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
-    "several_keys": SEVERAL_KEYS, "longest": LONGEST, "recall": RECALL,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST, "recall": RECALL, "written": WRITTEN,
 }  # fmt: skip
 """Under the names that questions have for them."""
 

@@ -215,6 +215,9 @@ class Ablations(Block):
     positions: Continuation | None = None
     """The same far beyond the length of the training, of backbones that are trained on the text from nothing; absent:
     not measured."""
+    written: Continuation | None = None
+    """What models write after prompts, token by token the likeliest, beside what the original writes; absent: not
+    measured."""
     prices: Prices = Prices()
     """Prices of tokens and bits, by group of heads."""
     mixer_prices: MixerPrices = MixerPrices()

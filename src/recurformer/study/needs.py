@@ -45,7 +45,7 @@ NEEDS = {
     **dict.fromkeys(["head_scores", "prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
     "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
-    **dict.fromkeys(["needle", "turns", "hashhop", "baseline"], WRITE),
+    **dict.fromkeys(["needle", "turns", "written", "hashhop", "baseline"], WRITE),
     "continuation": Need(2800, 3, 480, gpu=True),  # the original's logits of all windows, where they fit into 2 GB
     "positions": Need(2000, 3, 480, gpu=True),  # with the logits of long windows
     **dict.fromkeys(["train_text", "recover", "pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
