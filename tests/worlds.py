@@ -228,6 +228,7 @@ def every_subject() -> Iterator[tuple]:
         yield "single", "mamba", beta, "ra_i", True, 0, 1.1 - beta, 0.9 ** (1 + beta)
         for place, by in enumerate(SELECTORS):
             yield "mixer", "mamba", beta, by, True, 0, held, 0.99 - 0.05 * place
+        yield "mixer", "window", beta, "kvzip", False, 0, held, 0.4
         for seed in range(3):
             yield "mixer", "mamba", beta, "random", True, seed, held, 0.7 - 0.05 * seed
 

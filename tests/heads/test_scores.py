@@ -13,10 +13,14 @@ from recurformer.data.backbones import byte_tokenizer, hash_tokenizer
 from recurformer.heads import scores as scores_module
 from recurformer.heads.attention import attending
 from recurformer.heads.price import price
-from recurformer.heads.probes import HashHopProbes, TextProbes, hidden_lookups, repeated_tokens
+from recurformer.heads.probes import HashHopProbes, Reread, TextProbes, hidden_lookups, repeated_tokens
 from recurformer.heads.scores import (
+    GATE_PENALTY,
+    GATE_RATE,
+    gate_scores,
     look_back_scores,
     lookup_accuracy,
+    reread_scores,
     retrieval_scores,
     sensitivity_scores,
 )
@@ -184,6 +188,60 @@ def test_shares_are_those_of_the_whole_matrix(ahead):
     torch.testing.assert_close(-scores, direct_share(model, input_ids, ahead), atol=1e-6, rtol=0)
 
 
+@torch.no_grad()
+def test_the_most_attention_of_a_second_reading_is_that_of_the_whole_matrix(model):
+    """Of the text's tokens but the first ones, by the queries of the second reading, of any head of the group."""
+    text = tokens(SAMPLES, 90)
+    texts = Reread(torch.cat([text, tokens(SAMPLES, 5), text[:, 1:]], 1), 90, 95)
+    scores = reread_scores(model, texts, SINKS)
+    model.set_attn_implementation("eager")
+    attentions = torch.stack(model(texts.input_ids, output_attentions=True).attentions)  # (layers, B, H, L, L)
+    groups = model.config.num_key_value_heads, QUERY_HEADS // model.config.num_key_value_heads
+    most = attentions[..., 95:, SINKS:90].amax((1, 4, 3)).unflatten(1, groups).amax(-1).repeat_interleave(groups[1], 1)
+    expected = of_full_attention(model, most.double())
+    torch.testing.assert_close(-scores, expected, atol=1e-6, rtol=0, equal_nan=True)
+    assert len(most.unique()) > 2
+
+
+def test_gates_follow_the_gradient_of_what_they_keep(model, samples):
+    """Against one model a gate, whose weights hold the mixture: the first step closes each gate by the rate or keeps it
+    open, and two samples take turns.
+    """
+    input_ids, labels = samples
+    near = torch.tensor([[i - j < WINDOW or j < SINKS for j in range(LENGTH)] for i in range(LENGTH)])
+    group = QUERY_HEADS // model.config.num_key_value_heads
+
+    def loss_of(gates, row):
+        def attend(layer, query, key, value, mask, scaling):
+            key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], 1) for states in (key, value))
+            seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril() if mask is None else mask
+            mixed = 0
+            for part, visible in ((gates[layer], seen), (1 - gates[layer], seen & near)):
+                weights = (query @ key.mT * scaling).masked_fill(~visible, float("-inf")).softmax(-1)
+                mixed = mixed + part.repeat_interleave(group)[:, None, None] * (weights @ value)
+            return mixed.transpose(1, 2)
+
+        base = attending(model).base_model
+        asked = labels[row, 1:] != IGNORED
+        found, goal = (
+            base(input_ids[row : row + 1], use_cache=False, attend=each).last_hidden_state[0, :-1][asked]
+            for each in (attend, lambda _, query, key, value, mask, scaling: F.scaled_dot_product_attention(
+                query, key, value, mask, is_causal=mask is None, scale=scaling, enable_gqa=True).transpose(1, 2))
+        )  # fmt: skip
+        return (found - goal).square().mean() + GATE_PENALTY * gates.mean()
+
+    gates = torch.ones(LAYERS, model.config.num_key_value_heads, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.AdamW([gates], lr=GATE_RATE, weight_decay=0.0)
+    for step in range(3):
+        optimiser.zero_grad()
+        loss_of(gates, step % SAMPLES).backward()
+        optimiser.step()
+        gates.data.clamp_(0, 1)
+    scores = gate_scores(model, input_ids, labels, WINDOW, SINKS, steps=3)
+    expected = of_full_attention(model, gates.detach().repeat_interleave(group, 1))
+    torch.testing.assert_close(-scores, expected, atol=1e-5, rtol=0, equal_nan=True)
+
+
 def distance_head(model, layer: int, head: int, distance: int) -> None:
     """Make one head attend to the token `distance` back: constant queries and keys that rotation aligns there."""
     attention, width = model.model.layers[layer].self_attn, model.config.hidden_size // QUERY_HEADS
@@ -227,7 +285,7 @@ def make_probes(kind: str, seed: int):
 @pytest.mark.parametrize("kind", ["text", "hashhop"])
 def test_probes_depend_on_their_seed_only(kind):
     one, again, other = (make_probes(kind, seed) for seed in (1, 1, 2))
-    for name in ("lookups", "language", "weighted", "repeats"):
+    for name in ("lookups", "language", "weighted", "reread", "repeats"):
         first = getattr(one, name)()[0]
         assert torch.equal(first, getattr(again, name)()[0]), name
         assert not torch.equal(first, getattr(other, name)()[0]), name

@@ -93,7 +93,7 @@ VALUES = [
     ("selection", {"by": "retrieval"}, "selection.by: 'retrieval' is measured for ablations only"),
     ("selection", {"by": "mixer_price"}, "selection.by: 'mixer_price' is measured for ablations only"),
     ("ablations/hashhop/selectors", ["mixer_price"], "ablations.hashhop.selectors: mixer_price is measured on text"),
-    ("ablations/language/selectors", ["mixer_price"], "mixer_price ranks by the first of mixer_prices.mixers, 'mamba'"),
+    ("ablations/language/selectors", ["mixer_price"], "mixer_price chooses heads for 'mamba', the first of"),
     ("selection", {"unit": "layer", "scope": "layer"}, "scope: unit 'layer' ranks whole layers"),
     ("selection", {"scope": "layer"}, "selection.scope: ablations of whole layers rank all of them"),
     ("caches/measured", ["hashhop-tiny"], "caches.measured: 'hashhop-tiny' is not in caches.backbones"),

@@ -109,7 +109,8 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     untouched = measurements["continuation"].assign(trained=False)
     shown = texts(FIGURES["frontier"](untouched).axes[0])
     assert "original" not in shown and "Mamba (RecurFormer)" not in shown
-    assert {"Mamba, from closed form", "Mamba, heads by its price"} <= set(shown)
+    named = {METHODS["priced"]["mamba"], METHODS["priced"]["kvzip"], "Mamba, from closed form"}
+    assert named <= set(shown)
 
 
 def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, measurements):

@@ -102,7 +102,7 @@ def profile_hashhop(args: Namespace, settings: RecencyRatio, task: HashHopTask) 
     device="computes",
 )
 def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd.DataFrame":
-    """Scores of every head by selectors other than RA-I: lookup without the head, echo, induction, sensitivity."""
+    """Scores of every head by selectors other than RA-I: lookups, attention to what comes again, a window."""
     import pandas as pd
 
     from recurformer.cli.texts import open_texts

@@ -19,6 +19,7 @@ from recurformer.study import HashHopTask, HeadScores
 
 # words after a space, in the two ways in which vocabularies write it; where there are none, as among bytes, letters
 ITEMS = (re.compile(r"[Ġ▁][a-z]{3,}"), re.compile(r"[A-Za-z0-9]"))
+REQUEST = "\n\nRepeat the previous context: "  # KVzip's (arXiv 2505.23416, algorithm 1)
 COMMON = 2000  # a vocabulary of merges has its frequent words first; with all words SmolLM2 finds fewer values
 
 
@@ -32,6 +33,20 @@ class Labelled(NamedTuple):
 
     input_ids: Tensor
     labels: Tensor
+
+
+class Reread(NamedTuple):
+    """Texts that come again.
+
+    Attributes:
+        input_ids: (samples, L).
+        tokens: of a text, and of what stands before it the first time.
+        again: place where it begins again.
+    """
+
+    input_ids: Tensor
+    tokens: int
+    again: int
 
 
 class Repeated(NamedTuple):
@@ -188,6 +203,13 @@ class TextProbes:
         """See `hidden` and `weighted`."""
         return weighted(self.hidden(), self.settings.needle_weight)
 
+    def reread(self) -> Reread:
+        """Windows of the texts, KVzip's request to repeat them, and the same texts."""
+        text = self.language().input_ids
+        request = torch.tensor(encode_text(self.tokenizer, REQUEST)).expand(len(text), -1)
+        again = text[:, len(text_prefix(self.tokenizer)) :]
+        return Reread(torch.cat([text, request, again], 1), text.shape[1], text.shape[1] + request.shape[1])
+
     def repeats(self) -> Repeated:
         """See `repeated_tokens`."""
         sizes = self.settings
@@ -217,6 +239,15 @@ class HashHopProbes:
     def language(self) -> Labelled:
         """The same chains: such a model reads nothing else."""
         return self.lookups()
+
+    def hidden(self) -> Labelled:
+        """The same chains."""
+        return self.lookups()
+
+    def reread(self) -> Reread:
+        """The same chains, twice."""
+        input_ids = self.lookups().input_ids
+        return Reread(input_ids.repeat(1, 2), input_ids.shape[1], input_ids.shape[1])
 
     def weighted(self) -> tuple[Tensor, Tensor]:
         """The same chains; see `weighted`."""

@@ -14,6 +14,7 @@ from recurformer.data import IGNORED
 from recurformer.data.datasets import samples_per_batch
 from recurformer.heads.attention import (
     Arguments,
+    Attend,
     AttentionBlock,
     Progress,
     attending,
@@ -25,7 +26,7 @@ from recurformer.heads.attention import (
     watch_attention,
 )
 from recurformer.heads.price import price
-from recurformer.heads.probes import Probes
+from recurformer.heads.probes import Probes, Reread
 from recurformer.model.layout import sliding_layers
 from recurformer.study import HeadScores
 
@@ -255,13 +256,108 @@ def sensitivity_scores(
     return -loss_rises(model, input_ids, hidden_labels, windowed, progress)
 
 
+def _of_groups(model: PreTrainedModel, scores: Tensor) -> Tensor:
+    """Scores (layers, KV heads) on every head of the group, (layers, heads), float64."""
+    scores = scores.double().index_fill(0, torch.tensor(sliding_layers(model.config), dtype=torch.long), float("nan"))
+    return scores.repeat_interleave(model.config.num_attention_heads // scores.shape[1], 1)
+
+
+def reread_scores(model: PreTrainedModel, texts: Reread, sink_tokens: int, progress: Progress = None) -> Tensor:
+    """Minus the most attention that a token of a text gets while the model reads it again: (layers, heads), float64.
+
+    So KVzip scores the heads of a group together (arXiv 2505.23416, section 3): the maximum over texts, their tokens,
+    the queries of the second reading, and the group's heads.
+
+    Args:
+        model: see `watch_attention`.
+        texts: without padding.
+        sink_tokens: first tokens of the texts whose attention does not count.
+        progress: called with (samples done, samples).
+    """
+    config = model.config
+    most = torch.zeros(len(texts.input_ids), config.num_hidden_layers, config.num_attention_heads)
+
+    def observe(block: AttentionBlock) -> None:
+        weights = block.weights[:, :, max(texts.again - block.start, 0) :, sink_tokens : texts.tokens]  # (B, H, Q, K)
+        if weights.numel():
+            place = block.inputs.place
+            most[place] = torch.maximum(most[place], weights.amax((-1, -2)).float().cpu())
+
+    watch_attention(model, texts.input_ids, observe, progress=progress)
+    return _of_groups(model, -most.amax(0).unflatten(1, (config.num_key_value_heads, -1)).amax(-1))
+
+
+GATE_RATE = 0.02
+GATE_PENALTY = 0.05
+"""DuoAttention's learning rate, and the weight of its penalty for open gates (arXiv 2410.10819, section 2.2)."""
+
+
+def gate_scores(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    labels: Tensor,
+    window_tokens: int,
+    sink_tokens: int,
+    steps: int,
+    progress: Progress = None,
+) -> Tensor:
+    """Minus how far the gate of each group has to stay open: (layers, heads), float64.
+
+    So DuoAttention scores the heads of a group together (arXiv 2410.10819, section 2.2). A gate mixes attention to all
+    tokens with attention to a window. The gates alone learn, one sample a step, to keep the last hidden states from
+    which the labels are predicted; their mean is a penalty.
+
+    Args:
+        model: see `loss_rises`.
+        input_ids: (samples, L) without padding.
+        labels: (samples, L), aligned with input_ids, -100 where no token is predicted.
+        window_tokens: latest tokens that a head sees when its gate is shut, the query's own among them.
+        sink_tokens: first tokens that it always sees.
+        steps: of AdamW; DuoAttention takes 2,000.
+        progress: called with (steps done, steps).
+    """
+    check_batch(input_ids)
+    config, base = model.config, attending(model).base_model
+    near = window_mask(input_ids.shape[1], window_tokens, sink_tokens).to(model.device)
+    gates = torch.ones(config.num_hidden_layers, config.num_key_value_heads, device=model.device, requires_grad=True)
+    optimiser = torch.optim.AdamW([gates], lr=GATE_RATE, weight_decay=0.0)
+
+    def whole(layer: int, *states: Any) -> Tensor:
+        return causal_attention(*states)
+
+    def gated(layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+        gate = gates[layer].to(query.dtype).repeat_interleave(query.shape[1] // key.shape[1])[:, None]  # (H, 1)
+        visible = near if mask is None else mask & near
+        every, last = (causal_attention(query, key, value, seen, scaling) for seen in (mask, visible))
+        return gate * every + (1 - gate) * last  # (B, L, H, head_dim)
+
+    for step in range(steps):
+        row = [step % len(input_ids)]
+        asked = labels[row, 1:] != IGNORED  # (1, L - 1)
+
+        def states(attend: Attend, row: list[int] = row, asked: Tensor = asked) -> Tensor:
+            hidden = base(input_ids[row].to(model.device), use_cache=False, attend=attend).last_hidden_state
+            return hidden[:, :-1][asked.to(model.device)].float()
+
+        with torch.no_grad():
+            goal = states(whole)
+        loss = (states(gated) - goal).square().mean() + GATE_PENALTY * gates.mean()
+        (gates.grad,) = torch.autograd.grad(loss, gates)
+        optimiser.step()
+        with torch.no_grad():
+            gates.clamp_(0, 1)
+        if progress is not None:
+            progress(step + 1, steps)
+    return _of_groups(model, -gates.detach().cpu())
+
+
 def _price(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
     """Minus the cost of the window for each group, on every head of the group: nats, weighted."""
     input_ids, weights = probes.weighted()
     costs = price(
         model, input_ids, [settings.window_tokens], weights=weights, sink_tokens=settings.sink_tokens, progress=progress
     )[..., 0]  # (layers, KV heads)
-    return -costs.repeat_interleave(model.config.num_attention_heads // costs.shape[1], 1)
+    return _of_groups(model, -costs)
 
 
 SCORES: dict[str, Callable[[PreTrainedModel, Probes, HeadScores, Progress], Tensor]] = {
@@ -274,4 +370,10 @@ SCORES: dict[str, Callable[[PreTrainedModel, Probes, HeadScores, Progress], Tens
         model, *probes.language(), settings.window_tokens, settings.sink_tokens, progress
     ),
     "price": _price,
+    "kvzip": lambda model, probes, settings, progress: reread_scores(
+        model, probes.reread(), settings.sink_tokens, progress
+    ),
+    "gates": lambda model, probes, settings, progress: gate_scores(
+        model, *probes.hidden(), settings.window_tokens, settings.sink_tokens, settings.gate_steps, progress
+    ),
 }

@@ -69,6 +69,8 @@ SELECTORS = {
     "induction": ("induction score", nth_look(SERIES[4].colour, 4)),
     "sensitivity": ("sensitivity", nth_look(SERIES[1].colour, 1)),
     "price": ("price of a window", nth_look(SERIES[1].colour, 2)),
+    "kvzip": ("KVzip's score", nth_look(SERIES[4].colour, 5)),
+    "gates": ("DuoAttention's gates", nth_look(SERIES[4].colour, 6)),
     "mixer_price": ("price of the mixer", nth_look(SERIES[1].colour, 3)),
 }
 """Selector -> its name in print and its look."""

@@ -17,6 +17,7 @@ from recurformer.results.scores import (
     CONTINUATION,
     DIVERGENCE,
     KNOWN,
+    METHODS,
     NEEDLE,
     TURNS,
     after_training,
@@ -94,10 +95,13 @@ def frontier(
 
 
 def _with_priced_mixers(points: pd.DataFrame) -> pd.DataFrame:
-    """And mixers in the heads where they cost least, beside what else is bought by price; Mamba blocks without any
-    training under a name of their own.
+    """And mixers in the heads where they cost least, beside what else is bought by price, as windows are in the heads
+    that other scores choose; Mamba blocks without any training under a name of their own.
     """
-    shown = pd.concat([as_paper_does(points), points[points["by"] == MIXER_PRICE].assign(family="priced")])
+    windows = (points["method"] == "window") & points["by"].isin(METHODS["priced"])
+    chosen = points[windows | (points["by"] == MIXER_PRICE)]
+    method = chosen["method"].where(chosen["by"] == MIXER_PRICE, chosen["by"])
+    shown = pd.concat([as_paper_does(points), chosen.assign(family="priced", method=method)])
     solved = (shown["family"] == "mixer") & (shown["method"] == "mamba") & ~shown["trained"].astype(bool)
     named = {"family": "recovered", "method": "calibrated"}
     return shown.assign(**{column: shown[column].mask(solved, name) for column, name in named.items()})

@@ -48,6 +48,8 @@ METHODS: dict[str, dict[str, str]] = {
         "bits": "bits by price",
         "windows_bits": "windows and bits by price",
         "mamba": "Mamba, heads by its price",
+        "kvzip": "window, heads by KVzip's score",
+        "gates": "window, heads by DuoAttention's gates",
     },
     "eviction": {
         "streaming_llm": "StreamingLLM",

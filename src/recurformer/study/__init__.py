@@ -268,14 +268,14 @@ def _choice_of_heads(study: Study) -> None:
             raise ValueError(
                 f"{key}.by: {selection.by!r} is measured for ablations only; choose ra_i, mean_rr or a control here"
             )
-    ablations = study.ablations
+    ablations, on_text = study.ablations, study.ablations.language
     if MIXER_PRICE in ablations.hashhop.selectors:
         raise ValueError("ablations.hashhop.selectors: mixer_price is measured on text; it is for language.selectors")
-    priced, selected = ablations.mixer_prices.mixers[0], ablations.language.selected
-    if MIXER_PRICE in ablations.language.selectors and priced != selected:
+    priced = ablations.mixer_prices.mixers[0]
+    if MIXER_PRICE in on_text.selectors and priced not in (*on_text.trained, *on_text.untrained):
         raise ValueError(
-            f"ablations.language.selectors: mixer_price ranks by the first of mixer_prices.mixers, {priced!r},"
-            f" but selected is {selected!r}; make them the same"
+            f"ablations.language.selectors: mixer_price chooses heads for {priced!r}, the first of mixer_prices.mixers;"
+            " add it to trained or untrained"
         )
     if study.selection.scope == "layer" and (study.ablations.language.layers or study.ablations.hashhop.layers):
         raise ValueError("selection.scope: ablations of whole layers rank all of them; choose 'global'")

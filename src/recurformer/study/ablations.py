@@ -120,7 +120,7 @@ class Changed(Block):
     selectors: list[Selector] = []
     """Other choices of heads."""
     selected: Mixer = "window"
-    """Mixer that replaces the heads that these selectors choose."""
+    """Mixer that replaces the heads that these selectors choose; of `mixer_price` it is the one that is priced."""
     window: Window = Window()
     """Window of the mixers that have one."""
 

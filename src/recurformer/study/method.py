@@ -28,7 +28,7 @@ Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
 Solved = Literal["mamba", "window_state"]
 """Mixers with a state whose last layer is solved in closed form where they stand untrained."""
-MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity", "price"]
+MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity", "price", "kvzip", "gates"]
 """Rankings of heads whose scores `head-scores` measures on the model itself."""
 MIXER_PRICE: Literal["mixer_price"] = "mixer_price"
 """The ranking by what the mixer in the place of the heads costs, which `mixer-prices` measures."""
@@ -94,7 +94,9 @@ class HeadScores(Block):
     by: Annotated[list[MeasuredScore], Field(min_length=1)] = list(get_args(MeasuredScore))
     """retrieval: a key-value lookup without the head; echo, induction: attention to repeated random tokens;
     sensitivity: change of the output when the head reads only a window of text; price: what the whole group of heads
-    loses by that window, on text with lookups hidden in it, by one backward pass."""
+    loses by that window, on text with lookups hidden in it, by one backward pass; kvzip: the most attention to a token
+    of a text while the model reads it again, as KVzip scores heads; gates: how far a gate between all tokens and the
+    window stays open for such lookups, as DuoAttention scores them."""
     samples: Count = 8
     """Prompts of the key-value lookup, and texts of repeated random tokens."""
     pairs: Count = 8
@@ -108,13 +110,15 @@ class HeadScores(Block):
     repetitions: Several = 4
     """How often they are repeated."""
     windows: Count = 2
-    """Windows of text for `sensitivity` and `price`."""
+    """Windows of text for `sensitivity`, `price`, `kvzip` and `gates`."""
     tokens: Count = 256
-    """Length of a window for `sensitivity` and `price`, in tokens."""
+    """Length of such a window, in tokens."""
     window_tokens: Count = 64
-    """Latest tokens that a head sees in `sensitivity` and `price`."""
+    """Latest tokens that a head sees in `sensitivity` and `price`, and beside a gate."""
     sink_tokens: Count = 1
-    """First tokens that a head always sees in `sensitivity` and `price`."""
+    """First tokens that a head always sees there; of `kvzip` those whose attention does not count."""
+    gate_steps: Count = 100
+    """Steps in which the gates learn."""
     needle_weight: NeedleWeight = NEEDLE_WEIGHT
     """What all looked-up tokens of a window count together in `price`; all its tokens together count 1."""
 
