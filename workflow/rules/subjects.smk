@@ -123,7 +123,9 @@ def by_selector(changed):
     """Other heads replaced, by one mixer; those where a mixer costs least, by that one."""
     for by in changed["selectors"]:
         priced = by == MIXER_PRICE
-        mixer = ABLATIONS["mixer_prices"]["mixers"][0] if priced else changed["selected"]
+        mixer = (
+            ABLATIONS["mixer_prices"]["mixers"][0] if priced else changed["selected"]
+        )
         for choice in ABLATIONS["seeds"] if by == "random" else [0]:
             if mixer in changed["untrained"]:
                 yield Subject("replaced", mixer, by, choice=choice)
