@@ -276,7 +276,7 @@ def continuation(subjects=(*SUBJECTS, *AT_EQUAL_BYTES)) -> Rows:
 
 
 def written(subjects=SUBJECTS) -> Rows:
-    """What the original finds most likely, each token by 0.1 nats, is less likely the more was lost."""
+    """The more was lost, the sooner another token comes, and the less likely all are."""
     for model, (*about, fraction), window in product(BACKBONE_LABELS, subjects, range(3)):
         yield model, *about, window, int(64 * fraction), 64, 64 * (1.1 - fraction)
 

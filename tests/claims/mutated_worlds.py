@@ -100,8 +100,9 @@ MUTATIONS = {
         lambda f: f["negative_log_likelihood"] + f["position"].where(recurformer_rows(f), 0)),
     "what stood far back is lost": with_column(
         "continuation", "recalled_likelihood", lambda f: f["recalled_likelihood"] + 4 * recurformer_rows(f)),
-    "other texts are written": with_column(
-        "written", "negative_log_likelihood", lambda f: f["negative_log_likelihood"] + 64 * recurformer_rows(f)),
+    "one token is written for ever, which is likely": ideal() | {"written": ideal()["written"].assign(
+        agreed=lambda f: f["agreed"].mask(recurformer_rows(f), 0),
+        negative_log_likelihood=lambda f: f["negative_log_likelihood"].mask(recurformer_rows(f), 0.1))},
     "heads that look back are chosen": with_column(
         "head_scores", "score", lambda f: f["score"].where(f["by"] != "retrieval", -f["score"])),
     "settings of RA-I matter": with_column(

@@ -242,6 +242,21 @@ def test_gates_follow_the_gradient_of_what_they_keep(model, samples):
     torch.testing.assert_close(-scores, expected, atol=1e-5, rtol=0, equal_nan=True)
 
 
+def test_gates_and_rereading_of_what_decides_nothing(samples):
+    """Refused, or without a score."""
+    model, converted = make_backbone("llama_gqa_tied"), shared_converted("llama_gqa_tied", "mixed")
+    with pytest.raises(ValueError, match="window_tokens=22 and sink_tokens=2 hide nothing of 24 tokens"):
+        gate_scores(model, *samples, 22, 2, steps=1)
+    with pytest.raises(ValueError, match="labels ask nothing of a sample"):
+        gate_scores(model, samples[0], torch.full_like(samples[1], IGNORED), WINDOW, SINKS, steps=1)
+    with pytest.raises(ValueError, match="gates: some heads of the model are replaced; score its heads before that"):
+        gate_scores(converted, *samples, WINDOW, SINKS, steps=1)
+    text = samples[0]
+    scores = reread_scores(converted, Reread(text.repeat(1, 2), LENGTH, LENGTH), SINKS)
+    assert all(scores[layer, heads].isnan().all() for layer, heads in enumerate(HEADS["mixed"]))
+    assert not scores.isnan().all()
+
+
 def distance_head(model, layer: int, head: int, distance: int) -> None:
     """Make one head attend to the token `distance` back: constant queries and keys that rotation aligns there."""
     attention, width = model.model.layers[layer].self_attn, model.config.hidden_size // QUERY_HEADS

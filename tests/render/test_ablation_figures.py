@@ -109,7 +109,7 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     untouched = measurements["continuation"].assign(trained=False)
     shown = texts(FIGURES["frontier"](untouched).axes[0])
     assert "original" not in shown and "Mamba (RecurFormer)" not in shown
-    named = {METHODS["priced"]["mamba"], METHODS["priced"]["kvzip"], "Mamba, from closed form"}
+    named = {METHODS["priced"]["mamba"], METHODS["chosen"]["kvzip"], "Mamba, from closed form"}
     assert named <= set(shown)
 
 

@@ -323,12 +323,15 @@ def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd
 )
 def written(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
     """Greedy continuations of a prompt: how far they agree with the original's, and how likely it finds them."""
+    import torch
+
     from recurformer.measure.language import write_on, written_rows
 
     prompts = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
     prompts, judge = prompts[:, : settings.prompt], open_model(args.original, args.dtype)
-    expected, _ = write_on(judge, prompts, settings.tokens, settings.batch_size)
-    asked: dict[str, Any] = {"prompts": prompts, "judge": judge, "expected": expected}
+    batches = prompts.split(settings.batch_size)
+    expected = torch.cat([write_on(judge, batch, settings.tokens)[0] for batch in batches])
+    asked: dict[str, Any] = {"prompts": prompts, "judge": judge, "expected": expected, "progress": progress("window")}
     return measure(args, change, partial(written_rows, **asked, batch_size=settings.batch_size))
 
 

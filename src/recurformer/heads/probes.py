@@ -245,8 +245,9 @@ class HashHopProbes:
         return self.lookups()
 
     def reread(self) -> Reread:
-        """The same chains, twice."""
+        """The first half of the same chains, twice."""
         input_ids = self.lookups().input_ids
+        input_ids = input_ids[:, : input_ids.shape[1] // 2]
         return Reread(input_ids.repeat(1, 2), input_ids.shape[1], input_ids.shape[1])
 
     def weighted(self) -> tuple[Tensor, Tensor]:

@@ -83,6 +83,11 @@ def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
     return float(F.cross_entropy(logits.to(wide), labels[:, 1:][predicted], reduction="none").double().mean())
 
 
+def _check_asked(labels: Tensor) -> None:
+    if not (labels[:, 1:] != IGNORED).any(1).all():
+        raise ValueError("labels ask nothing of a sample: there is no loss that could rise")
+
+
 @torch.no_grad()
 def loss_rises(
     model: PreTrainedModel, input_ids: Tensor, labels: Tensor, replacement: Attention, progress: Progress = None
@@ -107,8 +112,7 @@ def loss_rises(
         ValueError: empty input, labels without any prediction, or a model that does not use the attention interface.
     """
     check_batch(input_ids)
-    if not (labels[:, 1:] != IGNORED).any():
-        raise ValueError("labels ask nothing: there is no loss that could rise")
+    _check_asked(labels)
     input_ids, labels = input_ids.to(model.device), labels.to(model.device)
     base: Any = attending(model).base_model
     rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
@@ -218,6 +222,18 @@ def window_mask(length: int, window_tokens: int, sink_tokens: int) -> Tensor:
     return near & (distance >= 0)
 
 
+def _hiding_mask(input_ids: Tensor, window_tokens: int, sink_tokens: int) -> Tensor:
+    """See `window_mask`.
+
+    Raises:
+        ValueError: the window hides nothing.
+    """
+    length = input_ids.shape[1]
+    if window_tokens + sink_tokens + 1 >= length:
+        raise ValueError(f"window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens")
+    return window_mask(length, window_tokens, sink_tokens)
+
+
 def sensitivity_scores(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -241,18 +257,13 @@ def sensitivity_scores(
     Raises:
         ValueError: the window hides nothing.
     """
-    length, visible_tokens = input_ids.shape[1], window_tokens + sink_tokens
-    if visible_tokens + 1 >= length:
-        raise ValueError(
-            f"sensitivity: window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens"
-        )
-    visible = window_mask(length, window_tokens, sink_tokens).to(model.device)
+    visible = _hiding_mask(input_ids, window_tokens, sink_tokens).to(model.device)
 
     def windowed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
         return causal_attention(query, key, value, visible if mask is None else mask & visible, scaling)
 
     hidden_labels = labels.clone()
-    hidden_labels[:, : visible_tokens + 1] = IGNORED
+    hidden_labels[:, : window_tokens + sink_tokens + 1] = IGNORED
     return -loss_rises(model, input_ids, hidden_labels, windowed, progress)
 
 
@@ -266,7 +277,7 @@ def reread_scores(model: PreTrainedModel, texts: Reread, sink_tokens: int, progr
     """Minus the most attention that a token of a text gets while the model reads it again: (layers, heads), float64.
 
     So KVzip scores the heads of a group together (arXiv 2505.23416, section 3): the maximum over texts, their tokens,
-    the queries of the second reading, and the group's heads.
+    the queries of the second reading, and the group's heads. NaN where no head attends.
 
     Args:
         model: see `watch_attention`.
@@ -275,13 +286,14 @@ def reread_scores(model: PreTrainedModel, texts: Reread, sink_tokens: int, progr
         progress: called with (samples done, samples).
     """
     config = model.config
-    most = torch.zeros(len(texts.input_ids), config.num_hidden_layers, config.num_attention_heads)
+    size = len(texts.input_ids), config.num_hidden_layers, config.num_attention_heads
+    most = torch.full(size, float("nan"))
 
     def observe(block: AttentionBlock) -> None:
         weights = block.weights[:, :, max(texts.again - block.start, 0) :, sink_tokens : texts.tokens]  # (B, H, Q, K)
         if weights.numel():
             place = block.inputs.place
-            most[place] = torch.maximum(most[place], weights.amax((-1, -2)).float().cpu())
+            most[place] = torch.fmax(most[place], weights.amax((-1, -2)).float().cpu())
 
     watch_attention(model, texts.input_ids, observe, progress=progress)
     return _of_groups(model, -most.amax(0).unflatten(1, (config.num_key_value_heads, -1)).amax(-1))
@@ -315,10 +327,18 @@ def gate_scores(
         sink_tokens: first tokens that it always sees.
         steps: of AdamW; DuoAttention takes 2,000.
         progress: called with (steps done, steps).
+
+    Raises:
+        ValueError: labels without any prediction, a window that hides nothing, or heads that were replaced before.
     """
     check_batch(input_ids)
+    _check_asked(labels)
     config, base = model.config, attending(model).base_model
-    near = window_mask(input_ids.shape[1], window_tokens, sink_tokens).to(model.device)
+    if any(
+        len(retained_heads(config, layer)) < config.num_attention_heads for layer in range(config.num_hidden_layers)
+    ):
+        raise ValueError("gates: some heads of the model are replaced; score its heads before that")
+    near = _hiding_mask(input_ids, window_tokens, sink_tokens).to(model.device)
     gates = torch.ones(config.num_hidden_layers, config.num_key_value_heads, device=model.device, requires_grad=True)
     optimiser = torch.optim.AdamW([gates], lr=GATE_RATE, weight_decay=0.0)
 

@@ -266,17 +266,13 @@ def expected_by(model: PreTrainedModel, input_ids: Tensor, prompt: int) -> Calla
 
 
 def write_on(
-    model: PreTrainedModel, prompts: Tensor, tokens: int, batch_size: int = 8, new_cache: NewCache | None = None
-) -> tuple[Tensor, list[float]]:
-    """Greedy continuations of prompts (windows, L), beyond the end of a text too: (windows, tokens), and the bytes held
-    after the prompts for each of their tokens, one value a batch.
+    model: PreTrainedModel, prompts: Tensor, tokens: int, new_cache: NewCache | None = None
+) -> tuple[Tensor, float]:
+    """Greedy continuations of prompts (B, L), beyond the end of a text too: (B, tokens), and the bytes held after the
+    prompts for each of their tokens.
     """
-    parts, bytes_per_token = [], []
-    for batch in prompts.split(batch_size):
-        written, batch_bytes = generate_greedily(model, [*batch], [tokens] * len(batch), 0, new_cache, ends=False)
-        parts.append(torch.tensor(written))
-        bytes_per_token.append(batch_bytes)
-    return torch.cat(parts), bytes_per_token
+    written, held = generate_greedily(model, [*prompts], [tokens] * len(prompts), 0, new_cache, ends=False)
+    return torch.tensor(written), held
 
 
 def written_rows(
@@ -288,6 +284,7 @@ def written_rows(
     *,
     batch_size: int = 8,
     new_cache: NewCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """What a model writes after each prompt: how far it agrees with the original's, how likely the original finds it.
 
@@ -299,18 +296,24 @@ def written_rows(
         expected: what that one writes after the same prompts, (windows, tokens); see `write_on`.
         batch_size: windows read together; changes speed and memory, not the result.
         new_cache: makes the cache of each batch; None: the model's own cache.
+        progress: called with (windows done, windows).
 
     Returns:
         One row a window: window, agreed (tokens before the first that differs), tokens (all that were written),
         negative_log_likelihood (theirs by the judge, their sum, nats), ratio (see `held_ratio`; after the prompt).
     """
-    written, bytes_per_token = write_on(model, prompts, expected.shape[1], batch_size, new_cache)
-    nats = []
-    for batch, text in zip(prompts.split(batch_size), written.split(batch_size), strict=True):
+    agreed: list[int] = []
+    nats: list[float] = []
+    bytes_per_token: list[float] = []
+    for batch, theirs in zip(prompts.split(batch_size), expected.split(batch_size), strict=True):
+        text, held = write_on(model, batch, expected.shape[1], new_cache)
         logits, _ = text_logits(judge, torch.cat([batch, text], 1), prompts.shape[1])
         losses = F.cross_entropy(logits.transpose(1, 2), text.to(logits.device), reduction="none")  # (B, tokens)
         nats += losses.double().sum(1).tolist()
-    agreed = (written == expected).int().cumprod(1).sum(1)
-    columns = {"agreed": agreed.tolist(), "tokens": expected.shape[1], "negative_log_likelihood": nats}
+        agreed += (text == theirs).int().cumprod(1).sum(1).tolist()
+        bytes_per_token.append(held)
+        if progress is not None:
+            progress(len(nats), len(prompts))
+    columns = {"agreed": agreed, "tokens": expected.shape[1], "negative_log_likelihood": nats}
     rows = pd.DataFrame({"window": range(len(prompts)), **columns})
     return rows.assign(ratio=held_ratio(bytes_per_token, original, model.dtype))

@@ -68,7 +68,7 @@ def frontier(
     and questions answered about documents that were read before, over the cache really held.
     """
     panels = [
-        Panel(measure, model, _with_priced_mixers(points), "")
+        Panel(measure, model, _with_other_heads(points), "")
         for measure, frame in ((DIVERGENCE, continuation), (AGREEMENT, written))
         for model, points in ([] if frame is None else by_model(scores(frame, measure)))
     ]
@@ -83,7 +83,7 @@ def frontier(
         for length, rows in [] if frame is None else groups(require(frame, measure.kind), "length", sort=True):
             at_length = replace(measure, name=name.format(length))
             for model, points in by_model(scores(rows, at_length)):
-                panels.append(Panel(at_length, model, _with_priced_mixers(points), why_not_run(points, at_length)))
+                panels.append(Panel(at_length, model, _with_other_heads(points), why_not_run(points, at_length)))
 
     def log_scales(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log", base=2)
@@ -91,17 +91,24 @@ def frontier(
             axes.set_ylim(auto=True)
             axes.set_yscale("log")
 
-    return draw_panels("Frontier", panels, "ratio", AXIS, "Replaced heads are those of highest RA-I.", log_scales)
+    return draw_panels(
+        "Frontier",
+        panels,
+        "ratio",
+        AXIS,
+        "Replaced heads are those of highest RA-I, where no other choice is named.",
+        log_scales,
+    )
 
 
-def _with_priced_mixers(points: pd.DataFrame) -> pd.DataFrame:
-    """And mixers in the heads where they cost least, beside what else is bought by price, as windows are in the heads
-    that other scores choose; Mamba blocks without any training under a name of their own.
+def _with_other_heads(points: pd.DataFrame) -> pd.DataFrame:
+    """And mixers in the heads where they cost least, beside what else is bought by price; windows in the heads that
+    other methods' scores choose; and Mamba blocks without any training under a name of their own.
     """
-    windows = (points["method"] == "window") & points["by"].isin(METHODS["priced"])
-    chosen = points[windows | (points["by"] == MIXER_PRICE)]
-    method = chosen["method"].where(chosen["by"] == MIXER_PRICE, chosen["by"])
-    shown = pd.concat([as_paper_does(points), chosen.assign(family="priced", method=method)])
+    windows = points[(points["method"] == "window") & points["by"].isin(METHODS["chosen"])]
+    chosen = windows.assign(family="chosen", method=windows["by"])
+    priced = points[points["by"] == MIXER_PRICE].assign(family="priced")
+    shown = pd.concat([as_paper_does(points), priced, chosen])
     solved = (shown["family"] == "mixer") & (shown["method"] == "mamba") & ~shown["trained"].astype(bool)
     named = {"family": "recovered", "method": "calibrated"}
     return shown.assign(**{column: shown[column].mask(solved, name) for column, name in named.items()})

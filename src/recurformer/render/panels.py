@@ -38,6 +38,7 @@ LOOKS = {
     "pooled": ("fewer KV heads", SERIES[5].colour),
     "eviction": ("tokens evicted", SERIES[1].colour),
     "priced": ("bought by price", "#CC79A7"),
+    "chosen": ("other heads", "#8C564B"),
 }
 """Family of methods -> its heading in a legend, and its hue."""
 OURS = LOOKS["recovered"][1]

@@ -48,6 +48,8 @@ METHODS: dict[str, dict[str, str]] = {
         "bits": "bits by price",
         "windows_bits": "windows and bits by price",
         "mamba": "Mamba, heads by its price",
+    },
+    "chosen": {
         "kvzip": "window, heads by KVzip's score",
         "gates": "window, heads by DuoAttention's gates",
     },
@@ -256,7 +258,7 @@ class Measure:
     @property
     def in_nats(self) -> bool:
         """Whether the score is minus nats a token, and not a fraction."""
-        return self.parts[1] == "tokens"
+        return self.parts[0] in {"negative_log_likelihood", "divergence"}
 
     def by_sample(self, rows: pd.DataFrame) -> pd.Series:
         """The score of each sample, by `samples` and seed."""
@@ -280,7 +282,7 @@ predicts them no better than one that does not know the language has not learned
 AGREEMENT = Measure("written", "agreement with what the original writes", "fraction of tokens before one differs",
     partial(estimate_quality, asked="tokens", right="agreed"), lambda rows: rows, float, lambda _: 0.0, ("window",),
     ("agreed", "tokens"))  # fmt: skip
-WRITTEN = replace(CONTINUATION, kind="written", name="perplexity, to the original, of what is written")
+"""A judgement by likelihood would be won by a text that repeats itself: that is likely to any model."""
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
     float, lambda _: 0.0, ("length", "document"), ("correct", "queries"))  # fmt: skip
@@ -292,7 +294,7 @@ SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = {
     "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
-    "several_keys": SEVERAL_KEYS, "longest": LONGEST, "recall": RECALL, "written": WRITTEN,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST, "recall": RECALL, "written": AGREEMENT,
 }  # fmt: skip
 """Under the names that questions have for them."""
 

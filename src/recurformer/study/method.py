@@ -112,7 +112,7 @@ class HeadScores(Block):
     windows: Count = 2
     """Windows of text for `sensitivity`, `price`, `kvzip` and `gates`."""
     tokens: Count = 256
-    """Length of such a window, in tokens."""
+    """Length of such a window, in tokens; `kvzip` reads it twice."""
     window_tokens: Count = 64
     """Latest tokens that a head sees in `sensitivity` and `price`, and beside a gate."""
     sink_tokens: Count = 1
