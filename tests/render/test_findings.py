@@ -21,7 +21,7 @@ from recurformer.paper import CACHE_LENGTHS, CELLS, NUMBERS
 from recurformer.render.adaptation import compared
 from recurformer.results.cells import PYRAMIDINFER
 from recurformer.results.learned import ALLOWED_FALL
-from recurformer.results.scores import papers_method
+from recurformer.results.scores import AGREEMENT, papers_method, scores
 from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]
@@ -394,6 +394,32 @@ def test_mqar_without_attention_heads_is_stated_as_recorded():
     place = "with 8 pairs after 1,800 steps, at the better of two learning rates"
     seeds = f"three seeds, {by_seed.iloc[0].min():.2f} to {by_seed.iloc[0].max():.2f}"
     assert f"{stated[0.003][0]} {place} ({seeds}), and {stated[0.001][0]} at the other" in README
+    tested = mqar.query("split == 'test'").groupby(["beta", "learning_rate", "length"])[["correct", "queries"]].sum()
+    longest, original = (tested.eval("correct / queries").loc[key].map("{:.2f}".format).tolist() for key in (
+        (1.0, 0.002), (0.0, 0.001)))  # fmt: skip
+    assert (
+        len(at_rate.loc[0.002].dropna(axis=1).columns) == 1 and mqar.query("learning_rate == 0.002").fall.max() < 0.03
+    )
+    assert f"one training has {' and '.join(longest[:2])}; its loss may still fall by 0.03 nats" in FINDINGS
+    assert f"it has {' and '.join(longest[2:])}; the original has {' and '.join(original[2:])}." in FINDINGS
+    assert f"one training has {longest[0]} with 8 pairs and {longest[1]} with 16, and its loss is flat" in README
+    assert f"With 32 pairs, more than were trained, it has {longest[2]}." in README
+
+
+def test_what_small_models_write_is_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/small/measurements/written.parquet")
+    points = scores(rows, AGREEMENT).set_index(["family", "trained"])
+    ours, theirs = points.loc[("mixer", True)], points.loc[("original", True)]
+    shown = [f"{one['mean']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" for one in (ours, theirs)]
+    assert f"for {shown[0]} of them before the first that differs, and the original trained likewise for" in RECOVERY
+    assert f"trained likewise for {shown[1]} (64 prompts, three trainings)" in RECOVERY
+    tokens = [f"{128 * one['mean']:.0f}" for one in (ours, theirs)]
+    assert f"for {tokens[0]} tokens in the mean, and the original after the same training for {tokens[1]}" in README
+    sums = rows.groupby(["family", "trained"])[["negative_log_likelihood", "tokens"]].sum()
+    texts = np.exp(sums["negative_log_likelihood"] / sums["tokens"]).map("{:.1f}".format)
+    own = texts["original", False]
+    assert f"perplexity {texts['mixer', True]}, {texts['original', True]} and, for its own, {own}" in RECOVERY
+    assert rows.groupby(["family", "trained"]).seed.nunique().tolist() == [3, 1, 3] and rows.window.nunique() == 64
 
 
 def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():
@@ -436,7 +462,7 @@ def test_what_is_said_of_the_small_models_is_recorded():
         assert f"at most {highest[beta]:.2f} times" in page
         assert f"up to {math.floor(100 * ALLOWED_RATIO) / 100:.2f}" in page
     runs = map(json.loads, (pack / "runs.jsonl").read_text().splitlines())
-    others = re.compile("base.run|results/again|/before-")  # the latter came out of the same runs, a second time
+    others = re.compile("base.run|results/again|/before-|/again-")  # the others repeat what these give
     trained = [run for run in runs if run["stage"] in {"train", "recover"} and not others.search(run["place"])]
     falls = {run["place"]: run["metrics"]["fall"] for run in trained}
     of_table = [fall for place, fall in falls.items() if re.search(r"original/|/ra_i-kv_group-0/.*mamba", place)]
