@@ -21,7 +21,7 @@ from recurformer.paper import CACHE_LENGTHS, CELLS, NUMBERS
 from recurformer.render.adaptation import compared
 from recurformer.results.cells import PYRAMIDINFER
 from recurformer.results.learned import ALLOWED_FALL
-from recurformer.results.scores import AGREEMENT, papers_method, scores
+from recurformer.results.scores import AGREEMENT, METHODS, papers_method, scores
 from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]
@@ -203,6 +203,7 @@ def test_what_is_said_of_long_inputs_is_recorded():
     by = ["method", "setting"]
     rows = {name: pd.read_parquet(ROOT / f"recorded/long/measurements/{name}.parquet") for name in
         ("continuation", "needle", "turns", "mixer_prices")}  # fmt: skip
+    rows["continuation"] = rows["continuation"][~rows["continuation"]["by"].isin(METHODS["chosen"])]
     sums = rows["continuation"].groupby(by)[["divergence", "tokens"]].sum()
     divergence = sums["divergence"] / sums["tokens"]
     for method, verb in (("windows_bits", "is"), ("snapkv", "is"), ("h2o", "H2O's")):
@@ -255,6 +256,22 @@ def test_what_is_said_of_long_inputs_is_recorded():
         f"other {(times < 1).sum()} groups it costs {times.min():.2f} to {times[times < 1].max():.2f} times" in README
     )
     assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in README
+
+
+def test_windows_in_heads_that_other_scores_choose_are_stated_as_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/long/measurements/continuation.parquet").query("method.str.match('window')")
+    sums = rows.assign(by=rows["by"].fillna("")).groupby(["method", "by", "setting", "window"])
+    of_article = sums["divergence"].sum() / sums["tokens"].sum()
+    chosen = of_article["window"]
+    for by, stated in (("kvzip", "KVzip's score chooses has"), ("gates", "DuoAttention's gates choose")):
+        at = chosen[by].groupby("setting").mean()
+        assert f"{stated} {at[0.8]:.3f} and {at[0.9333]:.3f}" in README
+    assert (chosen["ra_i"] > chosen["kvzip"])[[0.8, 0.9333]].all() and (chosen["ra_i"] > chosen["gates"])[0.8].all()
+    for beta, budget in ((0.8, 0.25), (0.9333, 0.125)):
+        differences = [chosen["ra_i", beta] - chosen[by, beta] for by in ("kvzip", "gates")]
+        differences.append(chosen["kvzip", beta] - of_article["windows", "", budget])
+        for each in differences:
+            assert "{:.3f} [{:.3f}, {:.3f}]".format(*mean_interval(each.to_numpy())) in FINDINGS
 
 
 def test_what_is_said_of_inputs_of_8192_tokens_is_recorded():
