@@ -263,7 +263,7 @@ def test_windows_in_heads_that_other_scores_choose_are_stated_as_recorded():
     sums = rows.assign(by=rows["by"].fillna("")).groupby(["method", "by", "setting", "window"])
     of_article = sums["divergence"].sum() / sums["tokens"].sum()
     chosen = of_article["window"]
-    for by, stated in (("kvzip", "KVzip's score chooses has"), ("gates", "DuoAttention's gates choose")):
+    for by, stated in (("kvzip", "KVzip's score chooses has"), ("gates", "DuoAttention's gates choose, it has")):
         at = chosen[by].groupby("setting").mean()
         assert f"{stated} {at[0.8]:.3f} and {at[0.9333]:.3f}" in README
     assert (chosen["ra_i"] > chosen["kvzip"])[[0.8, 0.9333]].all() and (chosen["ra_i"] > chosen["gates"])[0.8].all()
@@ -428,14 +428,17 @@ def test_what_small_models_write_is_recorded():
     points = scores(rows, AGREEMENT).set_index(["family", "trained"])
     ours, theirs = points.loc[("mixer", True)], points.loc[("original", True)]
     shown = [f"{one['mean']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" for one in (ours, theirs)]
-    assert f"for {shown[0]} of them before the first that differs, and the original trained likewise for" in RECOVERY
-    assert f"trained likewise for {shown[1]} (64 prompts, three trainings)" in RECOVERY
+    assert f"for a fraction of {shown[0]} of the tokens, up to the first that differs" in RECOVERY
+    assert f"trained likewise agrees for {shown[1]} (64 prompts, three trainings)" in RECOVERY
     tokens = [f"{128 * one['mean']:.0f}" for one in (ours, theirs)]
-    assert f"for {tokens[0]} tokens in the mean, and the original after the same training for {tokens[1]}" in README
+    assert (
+        f"for {tokens[0]} of 128 tokens in the mean. The original after the same training agrees for {tokens[1]}"
+        in README
+    )
     sums = rows.groupby(["family", "trained"])[["negative_log_likelihood", "tokens"]].sum()
     texts = np.exp(sums["negative_log_likelihood"] / sums["tokens"]).map("{:.1f}".format)
-    own = texts["original", False]
-    assert f"perplexity {texts['mixer', True]}, {texts['original', True]} and, for its own, {own}" in RECOVERY
+    said = "has perplexity {}, that of the original trained likewise {}, and its own {}"
+    assert said.format(*(texts[key] for key in (("mixer", True), ("original", True), ("original", False)))) in RECOVERY
     assert rows.groupby(["family", "trained"]).seed.nunique().tolist() == [3, 1, 3] and rows.window.nunique() == 64
 
 
