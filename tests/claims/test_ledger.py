@@ -96,6 +96,15 @@ def test_the_seeds_and_samples_of_a_claim_are_those_of_its_own_fraction_of_heads
     assert 2 * alone.finding.samples == kept.finding.samples
 
 
+def test_one_training_at_a_rate_of_its_own_is_one_seed():
+    """However many trainings other rates had: the claim is decided by the best."""
+    frame = ideal()["mqar"]
+    at_one = (frame["beta"] == 1) & (frame["learning_rate"] == 0.001) & (frame["seed"] == 0)
+    longer = frame[at_one].assign(learning_rate=0.002, correct=frame["queries"])
+    found = [decided("figure4/attention-necessary", mqar=pd.concat(rows)) for rows in ([frame], [frame, longer])]
+    assert [one.seeds for one in found] == [2, 1] and [one.finding.holds for one in found] == [True, False]
+
+
 @pytest.mark.parametrize(("steps", "remark"), [(450, "same steps"), (900, "2 times the steps")])
 @pytest.mark.parametrize(("fall", "sure"), [(0.2, False), (0.02, True)])
 def test_who_fails_while_the_loss_falls_decides_nothing_however_long_it_was_trained(steps, remark, fall, sure):

@@ -247,7 +247,7 @@ def test_gates_and_rereading_of_what_decides_nothing(samples):
     model, converted = make_backbone("llama_gqa_tied"), shared_converted("llama_gqa_tied", "mixed")
     with pytest.raises(ValueError, match="window_tokens=22 and sink_tokens=2 hide nothing of 24 tokens"):
         gate_scores(model, *samples, 22, 2, steps=1)
-    with pytest.raises(ValueError, match="labels ask nothing of a sample"):
+    with pytest.raises(ValueError, match="gates: labels ask nothing of some sample"):
         gate_scores(model, samples[0], torch.full_like(samples[1], IGNORED), WINDOW, SINKS, steps=1)
     with pytest.raises(ValueError, match="gates: some heads of the model are replaced; score its heads before that"):
         gate_scores(converted, *samples, WINDOW, SINKS, steps=1)

@@ -134,14 +134,16 @@ class Evidence:
         return sorted(self._values(rows, "run") - {""})
 
     def seeds(self, rows: Rows) -> int:
-        """How many seeds the trainings behind some rows had: where fractions of heads differ, the fewest of one."""
+        """How many seeds the trainings behind some rows had: where fractions of heads or rates differ, the fewest of
+        one.
+        """
         counts = [0]
         for kind, labels in rows.items():
             if kind not in UNTRAINED and "seed" in self.frames[kind]:
                 looked_at = self.frames[kind].loc[[*dict.fromkeys(labels)]]
                 replaced = looked_at[looked_at["beta"] > 0] if "beta" in looked_at else looked_at[:0]
                 shown = looked_at if replaced.empty else replaced
-                keys = [key for key in ("model", "beta") if key in shown]
+                keys = [key for key in ("model", "beta", "learning_rate") if key in COLUMNS[kind]]
                 counts.append(int(shown.groupby(keys)["seed"].nunique().min()) if keys else shown["seed"].nunique())
         return max(counts)
 

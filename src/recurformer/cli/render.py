@@ -53,8 +53,10 @@ def call_renderer(
 
 
 def _runs_of(files: list[str], frames: "Mapping[str, pd.DataFrame]") -> list[str]:
-    """The runs that wrote some files, or else their rows: those of a recording name them."""
-    return runs_behind(files) or list(dict.fromkeys(run for rows in frames.values() for run in rows["run"] if run))
+    """The runs that wrote some files, or else their rows, which a recording names; in an order that no order of files
+    changes.
+    """
+    return sorted(runs_behind(files) or {run for rows in frames.values() for run in rows["run"] if run})
 
 
 @stage(

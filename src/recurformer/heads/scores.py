@@ -83,11 +83,6 @@ def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
     return float(F.cross_entropy(logits.to(wide), labels[:, 1:][predicted], reduction="none").double().mean())
 
 
-def _check_asked(labels: Tensor) -> None:
-    if not (labels[:, 1:] != IGNORED).any(1).all():
-        raise ValueError("labels ask nothing of a sample: there is no loss that could rise")
-
-
 @torch.no_grad()
 def loss_rises(
     model: PreTrainedModel, input_ids: Tensor, labels: Tensor, replacement: Attention, progress: Progress = None
@@ -112,7 +107,8 @@ def loss_rises(
         ValueError: empty input, labels without any prediction, or a model that does not use the attention interface.
     """
     check_batch(input_ids)
-    _check_asked(labels)
+    if not (labels[:, 1:] != IGNORED).any():
+        raise ValueError("labels ask nothing: there is no loss that could rise")
     input_ids, labels = input_ids.to(model.device), labels.to(model.device)
     base: Any = attending(model).base_model
     rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
@@ -329,10 +325,11 @@ def gate_scores(
         progress: called with (steps done, steps).
 
     Raises:
-        ValueError: labels without any prediction, a window that hides nothing, or heads that were replaced before.
+        ValueError: a sample without any label, a window that hides nothing, or heads that were replaced before.
     """
     check_batch(input_ids)
-    _check_asked(labels)
+    if not (labels[:, 1:] != IGNORED).any(1).all():
+        raise ValueError("gates: labels ask nothing of some sample; every step needs one")
     config, base = model.config, attending(model).base_model
     if any(
         len(retained_heads(config, layer)) < config.num_attention_heads for layer in range(config.num_hidden_layers)

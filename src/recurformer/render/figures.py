@@ -331,7 +331,8 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     legend_above(figure, shown[:1], ncols=2)
     betas_of = {rate: [beta for beta in sorted(best) if best[beta] == rate] for rate in sorted(best.values())}
     rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in some)}" for rate, some in betas_of.items())
-    fewest, *_, most = sorted(at_best_rate(test, best).groupby("beta")["seed"].nunique().tolist() * 2)
+    trainings = at_best_rate(test, best).groupby("beta")["seed"].nunique()
+    fewest, most = trainings.min(), trainings.max()
     seeds = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
     points = f"Points: mean of {seeds}, bars: lowest to highest seed." if most > 1 else "One seed."
     add_note(
