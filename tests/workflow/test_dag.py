@@ -29,7 +29,7 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     )
     parts |= {"equal_bytes"} if study == "recovery" else set()
     parts |= {"positions"} if study in {"smoke", "small"} else set()
-    parts |= {"prices"} if study in {"smoke", "long", "long-8k", "long-text"} else set()
+    parts |= {"prices"} if study in {"smoke", "long", "long-2k", "long-8k", "long-text"} else set()
     parts |= {"tradeoff"} if study in {"smoke", "small"} else set()
     parts |= {"speed"} if study in {"default", "record", "smoke", "gpu"} else set()
     places = [tuple(name.split("/")) for job in planned.jobs for name in job.outputs]
