@@ -7,7 +7,7 @@ from rendering import build, lines_of, pick
 
 from recurformer.render.table import escape
 from recurformer.results.cells import growth_exponent
-from recurformer.results.words import NOTHING
+from recurformer.results.words import NOTHING, number
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,18 @@ def test_a_table_says_where_it_was_measured_and_carries_its_runs(tables):
     assert "% run 3d-4c\n" in table.to_latex()
     assert 'content="1f-2e 3d-4c"' in table.to_html()
     assert "runs:" not in tables["table1"].to_markdown()
+
+
+def test_long_inputs_shows_each_cache_with_its_divergence_beside_the_original(tables, measurements):
+    rows = measurements["continuation"].query("method == 'snapkv'")
+    line = pick(lines_of(tables["long_inputs"]), Method="SnapKV", cache=number(rows["ratio"].iloc[0], 4))
+    alike = rows[rows["ratio"] == rows["ratio"].iloc[0]]
+    assert line["KL"].startswith(number(alike["divergence"].sum() / alike["tokens"].sum(), 4))
+    assert line["perplexity"].startswith(
+        number(np.exp(alike["negative_log_likelihood"].sum() / alike["tokens"].sum()), 2)
+    )
+    untouched = tables["long_inputs"].frame.query("family == 'original' and not trained")
+    assert untouched["divergence"].isna().all() and (untouched["ratio"] == 1).all()
 
 
 def test_lm_eval_shows_the_original_twice_and_recurformer_with_standard_errors(tables, measurements):

@@ -150,6 +150,23 @@ use rule needle as written with:
         **stage("written", settings="ablations.written", change=change_of("language")),
 
 
+use rule continuation as long_inputs with:
+    input:
+        unpack(measured("language")),
+        articles="<results>/corpus/articles.parquet",
+    output:
+        rows="<results>/language/{backbone}/{subject}/seed-{seed}/long/continuation.csv",
+        record="<results>/language/{backbone}/{subject}/seed-{seed}/long/continuation.run.json",
+    log:
+        "<logs>/long_inputs/{backbone}/{subject}/seed-{seed}.log",
+    params:
+        **stage(
+            "continuation",
+            settings="ablations.long_inputs.continuation",
+            change=change_of("language", ABLATIONS["long_inputs"]),
+        ),
+
+
 # Of windows longer than those of the training.
 use rule continuation as positions with:
     output:

@@ -118,6 +118,11 @@ MEASUREMENTS = {
         if ABLATIONS["written"]
         else []
     ),
+    "long_continuation": (
+        measurements_of("language", read_long, "long/continuation.csv")
+        if ABLATIONS["long_inputs"]
+        else []
+    ),
     "positions": (
         papers_files("positions.parquet", LEARNS_TEXT) if ABLATIONS["positions"] else []
     ),
@@ -160,6 +165,7 @@ PARTS = {
     "prices": ABLATIONS["language"]["priced"],
     "positions": MEASUREMENTS["positions"] and RECOVERY,
     "tradeoff": MEASUREMENTS["compared_recovery"],
+    "long_inputs": ABLATIONS["long_inputs"],
     "speed": MEASUREMENTS["bench"],
     "ablations": True,
 }
@@ -199,8 +205,8 @@ def files_of(kinds):
 
 
 def measurements_behind(group):
-    """The measurements behind a table or figure, of the kinds that are the parameters of its function; `papers_` or
-    `recovered_` before a kind says whose they are.
+    """The measurements behind a table or figure, of the kinds that are the parameters of its function; `papers_`,
+    `recovered_` or `long_` before a kind says whose they are.
     """
 
     def of_one(wildcards):

@@ -24,7 +24,7 @@ use rule stage as table with:
 
 rule tables:
     input:
-        tables_of("paper", "tasks", "recovery"),
+        tables_of("paper", "tasks", "recovery", "long_inputs"),
 
 
 use rule stage as figure with:
@@ -51,7 +51,9 @@ use rule stage as figure with:
 
 rule figures:
     input:
-        figures_of("paper", "recovery", "equal_bytes", "positions", "speed"),
+        figures_of(
+            "paper", "recovery", "equal_bytes", "positions", "speed", "long_inputs"
+        ),
 
 
 use rule stage as claims with:

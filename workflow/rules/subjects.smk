@@ -159,6 +159,16 @@ def compared(task, backbone):
     ]
 
 
+def read_long(backbone):
+    """What is compared after long prompts: nothing there is trained."""
+    long = ABLATIONS["long_inputs"]
+    families = {"priced": long["priced"], "evicted": long["evictions"]}
+    changed = [
+        Subject(kind, name) for kind, names in families.items() for name in names
+    ]
+    return [Subject("original"), *changed]
+
+
 def trained_on_text(backbone):
     """The subjects of the ablations on text that have a trained model."""
     return [one for one in compared("language", backbone) if one.is_trained]
@@ -330,14 +340,16 @@ def measured(task, file=""):
     return inputs
 
 
-def change_of(task):
-    """The settings of a subject's change, where the stage that measures it makes the change."""
+def change_of(task, block=ABLATIONS):
+    """The settings of a subject's change, where the stage that measures it makes the change; the budgets are those of
+    a block.
+    """
 
     def of_job(wildcards):
         subject = Subject.parse(wildcards.subject)
         kind = subject.kind
         if kind in {"evicted", "combined", "priced"}:
-            return {"budgets": ABLATIONS["budgets"]}
+            return {"budgets": block["budgets"]}
         if kind == "replaced":
             learns = subject.name not in NOTHING_TO_LEARN
             change = {"betas": ABLATIONS["betas"], "window": ABLATIONS[task]["window"]}

@@ -430,7 +430,8 @@ def figure6(profile: pd.DataFrame) -> Figure:
 FIGURES: dict[str, Callable[..., Figure]] = {
     "figure1": figure1, "figure2": figure2, "figure3": figure3, "figure4": figure4, "figure5": figure5,
     "figure6": figure6, "recovery": recovery, "comes_back": comes_back, "tradeoff": tradeoff,
-    "equal_bytes": equal_bytes, "speed": speed, "ablation_pareto": ablation_pareto, "frontier": frontier,
+    "equal_bytes": equal_bytes, "speed": speed, "ablation_pareto": ablation_pareto,
+    "frontier": frontier, "long_inputs": frontier,
     "states": states, "ablation_granularity": ablation_granularity, "ablation_selectors": ablation_selectors,
     "ablation_mixers": ablation_mixers, "ablation_sizes": ablation_sizes, "ablation_needle": ablation_needle,
     "ablation_ra_i": ablation_ra_i,

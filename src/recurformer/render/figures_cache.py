@@ -65,7 +65,8 @@ def frontier(
     written: pd.DataFrame | None = None,
 ) -> Figure:
     """Divergence from the original after a prompt, agreement with what it writes there, needles found at each length,
-    and questions answered about documents that were read before, over the cache really held.
+    and questions answered about documents that were read before, over the cache really held. Any original will do: it
+    stands beside the others, on the same needles.
     """
     panels = [
         Panel(measure, model, _with_other_heads(points), "")
@@ -81,7 +82,7 @@ def frontier(
     ]
     for measure, frame, name in asked:
         for length, rows in [] if frame is None else groups(require(frame, measure.kind), "length", sort=True):
-            at_length = replace(measure, name=name.format(length))
+            at_length = replace(measure, name=name.format(length), needed=lambda _: 0.0)
             for model, points in by_model(scores(rows, at_length)):
                 panels.append(Panel(at_length, model, _with_other_heads(points), why_not_run(points, at_length)))
 
@@ -91,14 +92,9 @@ def frontier(
             axes.set_ylim(auto=True)
             axes.set_yscale("log")
 
-    return draw_panels(
-        "Frontier",
-        panels,
-        "ratio",
-        AXIS,
-        "Replaced heads are those of highest RA-I, where no other choice is named.",
-        log_scales,
-    )
+    replaced = any((panel.points["by"] != "").any() for panel in panels)
+    note = "Replaced heads are those of highest RA-I, where no other choice is named." if replaced else ""
+    return draw_panels("Frontier", panels, "ratio", AXIS, note, log_scales)
 
 
 def _with_other_heads(points: pd.DataFrame) -> pd.DataFrame:

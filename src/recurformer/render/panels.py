@@ -290,7 +290,8 @@ def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: st
         for family, (heading, hue) in LOOKS.items() if heading and family in families]  # fmt: skip
     if len(handles) > 1:
         figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=1.2, columnspacing=1.5)
-    add_note(figure, " ".join([note, "Points of a family at the same place stand side by side.", *notes_of(panels)]))
+    notes = [note, "Points of a family at the same place stand side by side.", *notes_of(panels)]
+    add_note(figure, " ".join(filter(None, notes)))
     return figure
 
 

@@ -19,7 +19,10 @@ class Entry:
         caption: what is seen and what it means.
     """
 
-    part: Literal["paper", "tasks", "recovery", "equal_bytes", "prices", "positions", "tradeoff", "speed", "ablations"]
+    part: Literal[
+        "paper", "tasks", "recovery", "equal_bytes", "prices", "positions", "tradeoff", "speed", "long_inputs",
+        "ablations",
+    ]  # fmt: skip
     kinds: list[str]
     label: str
     caption: str

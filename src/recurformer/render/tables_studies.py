@@ -9,7 +9,17 @@ from recurformer.paper import label
 from recurformer.render.table import Line, Table
 from recurformer.results.frames import COLUMNS, by_model, groups, records, runs_of
 from recurformer.results.learned import CURVE, LENGTHS, arm_label, last_points, recovery_points, untrained
-from recurformer.results.scores import CONTINUATION, PASSKEY, identified, of, subject_of
+from recurformer.results.scores import (
+    CONTINUATION,
+    DIVERGENCE,
+    PASSKEY,
+    SUBJECT,
+    identified,
+    method_label,
+    of,
+    scores,
+    subject_of,
+)
 from recurformer.results.words import NOT_RUN, NOTHING, estimated, number
 
 LM_EVAL = "ablation_lm_eval"
@@ -158,6 +168,36 @@ def _estimated(row: Any, name: str, decimals: int) -> str:
     """A value with its interval."""
     low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
     return estimated(getattr(row, name), low, high, decimals)
+
+
+def long_inputs_table(continuation: pd.DataFrame) -> Table:
+    """Every method at each size of its cache: divergence from the original after long prompts, and perplexity."""
+    points = scores(continuation, CONTINUATION).sort_values("ratio", ascending=False, kind="stable")
+    frame = points[[*SUBJECT, "ratio", "samples"]]
+    for name, measure in (("perplexity", CONTINUATION), ("divergence", DIVERGENCE)):
+        shown = scores(continuation, measure).set_index(SUBJECT)[["mean", "high", "low"]].map(measure.shown)
+        frame = frame.join(shown.set_axis([name, f"{name}_low", f"{name}_high"], axis=1), on=SUBJECT)
+    yardstick = frame["divergence"].isna()  # nothing to compare the original with
+    frame.loc[yardstick, ["perplexity_low", "perplexity_high"]] = np.nan
+    lines: list[Line] = [
+        {
+            "Model": label(row.model),
+            "Method": method_label(row.family, row.method),
+            "cache": number(row.ratio, 4),
+            "KL": _estimated(row, "divergence", 4),
+            "perplexity": _estimated(row, "perplexity", 2),
+        }
+        for row in records(frame)
+    ]
+    notes = (
+        "Nothing was trained. Cache: bytes that the method holds after the prompt, over the original's full cache.",
+        "KL: divergence from the original after the prompt, nats a token. Perplexity: of the text after the prompt; "
+        "its intervals leave out the original's differences between windows of text. 95 % intervals over these "
+        "windows.",
+    )
+    title = "How near a smaller cache stays to the original after a long prompt"
+    runs = [runs_of(continuation.loc[list(labels)]) for labels in points["rows"]]
+    return Table("long_inputs", title, frame.assign(runs=runs), lines, notes)
 
 
 def questions_table(answers: pd.DataFrame) -> Table:

@@ -91,6 +91,19 @@ class Continuation(Block):
     """Windows in a batch: changes speed and memory, not the result."""
 
 
+class LongInputs(Block):
+    """A short comparison after long prompts, without any training."""
+
+    continuation: Continuation
+    """The prompts, and the text after them."""
+    budgets: Annotated[list[Budget], Field(min_length=1)]
+    """Fractions of the cache that every method keeps."""
+    priced: Annotated[list[Bought], Field(min_length=1)] = ["windows_bits"]
+    """What each group of heads keeps by its price."""
+    evictions: list[Eviction] = []
+    """Names of the eviction methods beside it."""
+
+
 class Changed(Block):
     """Variants of some backbones, compared with the original and the eviction methods."""
 
@@ -218,6 +231,8 @@ class Ablations(Block):
     written: Continuation | None = None
     """What models write after prompts, token by token the likeliest, beside what the original writes; absent: not
     measured."""
+    long_inputs: LongInputs | None = None
+    """A short comparison after long prompts, which `all` makes too; absent: not measured."""
     prices: Prices = Prices()
     """Prices of tokens and bits, by group of heads."""
     mixer_prices: MixerPrices = MixerPrices()

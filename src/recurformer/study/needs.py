@@ -46,7 +46,8 @@ NEEDS = {
     "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
     **dict.fromkeys(["needle", "turns", "written", "hashhop", "baseline"], WRITE),
-    "continuation": Need(2800, 3, 480, gpu=True),  # the original's logits of all windows, where they fit into 2 GB
+    # With the original's logits of all windows, where they fit into 2 GB.
+    **dict.fromkeys(["continuation", "long_inputs"], Need(2800, 3, 480, gpu=True)),
     "positions": Need(2000, 3, 480, gpu=True),  # with the logits of long windows
     **dict.fromkeys(["train_text", "recover", "pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
