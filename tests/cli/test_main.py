@@ -11,7 +11,7 @@ import pytest
 
 from recurformer.cli.main import STAGES, main
 from recurformer.cli.runs import LEDGERS
-from recurformer.cli.stage import NAME, checkpoint, stage
+from recurformer.cli.stage import NAME, checkpoint, progress, stage
 from recurformer.results.frames import COLUMNS
 from recurformer.study import Mamba, Perplexity
 from tests.worlds import FURTHER, TRAINED
@@ -170,6 +170,16 @@ def test_metrics_are_of_columns_that_the_rows_have():
         for metric in kinds[kind].metrics:
             read = {metric.column, metric.over, *metric.by} - {""}
             assert read <= {*COLUMNS[kind], *FURTHER.get(kind, []), *(["fall"] if kind in TRAINED else [])}, kind
+
+
+def test_the_time_left_of_a_second_series_does_not_count_the_first(capsys, monkeypatch):
+    clock = iter([0.0, 100.0, 200.0, 220.0, 240.0])  # its start, two of 100 seconds, two of 20
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    show = progress("prompt")
+    for done, total in ((1, 2), (2, 2), (1, 5), (2, 5)):
+        show(done, total)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"prompt {part} s left" for part in ("1/2, 100", "2/2, 0", "1/5, 80", "2/5, 60")]
 
 
 def test_an_option_of_several_values_may_be_repeated():

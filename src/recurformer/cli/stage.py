@@ -349,15 +349,20 @@ PROGRESS_SECONDS = 10.0
 
 
 def progress(unit: str) -> Callable[[int, int], None]:
-    """A callback (done, all) that shows the progress on standard error, at most every ten seconds."""
-    started = last = time.perf_counter()
+    """A callback (done, all) that shows the progress on standard error, at most every ten seconds. It serves several
+    series, one after the other.
+    """
+    started = shown = called = time.perf_counter()
+    before = 0
 
     def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last >= PROGRESS_SECONDS:
-            last = now
-            seconds_left = (now - started) / done * (total - done)
+        nonlocal started, shown, called, before
+        if done <= before:  # the first of the next series began when the last one ended
+            started = called
+        called, before = time.perf_counter(), done
+        if called - shown >= PROGRESS_SECONDS:
+            shown = called
+            seconds_left = (called - started) / done * (total - done)
             print(f"{unit} {done}/{total}, {seconds_left:.0f} s left", file=sys.stderr, flush=True)
 
     return show
