@@ -17,7 +17,10 @@ from recurformer.cli.main import STAGES
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
-CHANGING = {"long": [], "long-2k": ["long"], "long-8k": ["long"], "long-text": ["long"], "record": [], "small": []}
+CHANGING = {
+    "long": [], "long-2k": ["long"], "long-8k": ["long"], "long-text": ["long"], "record": [], "small": [],
+    "small-tuned": ["small"],
+}  # fmt: skip
 """Studies whose files change the default one's, with those between."""
 STUDIES = {
     path.stem: [
