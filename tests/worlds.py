@@ -275,6 +275,15 @@ def continuation(subjects=(*SUBJECTS, *AT_EQUAL_BYTES)) -> Rows:
         yield model, *about, window, position, 32, 32 * (3.5 - fraction), 32 * (1 - fraction), 4, 4 * (4 - fraction)
 
 
+def long_continuation() -> Rows:
+    """Untrained, of two models; windows differ, and the smaller the cache, the further off is the model."""
+    evicted = [("eviction", "snapkv", budget, "", False, 0, budget) for budget in (0.25, 0.125)]
+    subjects = [("original", "full", 1.0, "", False, 0, 1.0), *evicted]
+    for model, about, window in product(("qwen2-0.5b", "llama2-7b"), subjects, range(3)):
+        apart = (1 - about[-1]) * (window + 1) / 2
+        yield model, *about, window, 0, 32, 32 * (3.5 + apart / 2), 32 * apart
+
+
 def written(subjects=SUBJECTS) -> Rows:
     """The more was lost, the sooner another token comes, and the less likely all are."""
     for model, (*about, fraction), window in product(BACKBONE_LABELS, subjects, range(3)):
@@ -353,8 +362,8 @@ def layer_errors() -> Rows:
 KINDS: tuple[Callable[..., Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, pyramidinfer_hashhop, baseline, perplexity, metrics,
     contribution, profile, sink, attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns,
-    written, continuation, positions, ablation_lm_eval, ra_i_settings, head_scores, mixer_prices, recovery,
-    layer_errors, bench,
+    written, continuation, long_continuation, positions, ablation_lm_eval, ra_i_settings, head_scores, mixer_prices,
+    recovery, layer_errors, bench,
 )  # fmt: skip
 
 

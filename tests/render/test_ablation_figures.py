@@ -106,6 +106,8 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     sums = snapkv.groupby("ratio")[["divergence", "tokens"]].sum()
     assert line.get_ydata() == pytest.approx((sums["divergence"] / sums["tokens"]).to_numpy())
     assert first.get_yscale() == "log" and second.get_yscale() == "linear"
+    never = FIGURES["frontier"](measurements["continuation"], measurements["needle"].assign(correct=0))
+    assert "not-run" not in texts(never.axes[1]) and never.axes[1].lines
     untouched = measurements["continuation"].assign(trained=False)
     shown = texts(FIGURES["frontier"](untouched).axes[0])
     assert "original" not in shown and "Mamba (RecurFormer)" not in shown

@@ -34,7 +34,7 @@ def test_its_parameters_are_kinds_and_bad_ones_are_refused_in_one_line(measureme
 def test_the_registry_names_each_with_the_kinds_that_it_takes(group, renderers):
     assert set(REGISTRY[group]) == set(renderers)
     for name, entry in REGISTRY[group].items():
-        kinds = {re.sub("^(recovered|papers|compared|long)_(?!hashhop)", "", kind) for kind in entry.kinds}
+        kinds = {re.sub("^(recovered|papers|compared)_(?!hashhop)", "", kind) for kind in entry.kinds}
         assert set(kinds_of(renderers[name], needed=True)) <= kinds <= set(kinds_of(renderers[name])), name
         assert entry.label and entry.caption.endswith(".")
 

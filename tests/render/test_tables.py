@@ -107,16 +107,12 @@ def test_a_table_says_where_it_was_measured_and_carries_its_runs(tables):
     assert "runs:" not in tables["table1"].to_markdown()
 
 
-def test_long_inputs_shows_each_cache_with_its_divergence_beside_the_original(tables, measurements):
-    rows = measurements["continuation"].query("method == 'snapkv'")
-    line = pick(lines_of(tables["long_inputs"]), Method="SnapKV", cache=number(rows["ratio"].iloc[0], 4))
-    alike = rows[rows["ratio"] == rows["ratio"].iloc[0]]
-    assert line["KL"].startswith(number(alike["divergence"].sum() / alike["tokens"].sum(), 4))
-    assert line["perplexity"].startswith(
-        number(np.exp(alike["negative_log_likelihood"].sum() / alike["tokens"].sum()), 2)
-    )
-    untouched = tables["long_inputs"].frame.query("family == 'original' and not trained")
-    assert untouched["divergence"].isna().all() and (untouched["ratio"] == 1).all()
+def test_long_inputs_shows_each_model_with_ever_smaller_caches_and_the_windows_between_which_it_lies(tables):
+    lines = lines_of(tables["long_inputs"])
+    assert list(lines["cache"]) == ["1.0000", "0.2500", "0.1250"] * 2 and lines["Model"].nunique() == 2
+    evicted = pick(lines, Model="SmolLM2-135M", cache="0.2500")
+    assert evicted["KL"] == "0.7500 [0.3750, 1.1250]" and evicted["perplexity"] == number(np.exp(3.875), 2)
+    assert set(lines.loc[lines["Method"] == "original", "KL"]) == {NOTHING}
 
 
 def test_lm_eval_shows_the_original_twice_and_recurformer_with_standard_errors(tables, measurements):

@@ -15,8 +15,9 @@ from recurformer.records import packed, read_record, record_of
 from recurformer.render.registry import REGISTRY
 from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow, option, settings_of, snakemake
 
-SMALL = {"small", "small-tuned"}
-RECOVER = {"smoke", "default", "record", "recovery", *SMALL}
+OF_SMALL_MODELS = {"small", "small-tuned"}
+LONG = {"continuation", "prices"}
+RECOVER = {"smoke", "default", "record", "recovery", *OF_SMALL_MODELS}
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -25,14 +26,14 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     planned, below = dry(study), () if study == "default" else (study,)
     parts = (
         {"paper", "ablations"}
-        | ({"tasks"} if study not in SMALL else set())
+        | ({"tasks"} if study not in OF_SMALL_MODELS else set())
         | ({"recovery"} if study in RECOVER else set())
     )
     parts |= {"equal_bytes"} if study == "recovery" else set()
-    parts |= {"positions"} if study in {"smoke", *SMALL} else set()
+    parts |= {"positions"} if study in {"smoke", *OF_SMALL_MODELS} else set()
     parts |= {"prices"} if study in {"smoke", "long", "long-2k", "long-8k", "long-text"} else set()
     parts |= {"long_inputs"} if study in {"default", "smoke"} else set()
-    parts |= {"tradeoff"} if study in {"smoke", *SMALL} else set()
+    parts |= {"tradeoff"} if study in {"smoke", *OF_SMALL_MODELS} else set()
     parts |= {"speed"} if study in {"default", "record", "smoke", "gpu"} else set()
     places = [tuple(name.split("/")) for job in planned.jobs for name in job.outputs]
     for kind, folder in (("tables", ("results", *below, "tables")), ("figures", ("figures", *below))):
@@ -41,6 +42,15 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     assert ("cache_peak" in planned.counts) == (study == "gpu")
     assert ("longest_input" in planned.counts) == (study in {"gpu", "paper"})
     assert planned.counts["needle"] == planned.counts["continuation"] > 0
+
+
+def test_long_inputs_have_budgets_and_prices_of_their_own(dry):
+    asked = [(words[1], settings_of(words)) for _, stage, *words in dry("default").commands if stage in LONG]
+    of_prompts = [settings for file, settings in asked if file.endswith("/long_continuation.csv")]
+    (length,) = {settings["prompt"] + settings["tokens"] for settings in of_prompts}
+    budgets = [settings["change"]["budgets"] for settings in of_prompts if "change" in settings]
+    assert len(of_prompts) == 3 and budgets == [[0.25, 0.125, 0.0625]] * 2
+    assert [settings["tokens"] for file, settings in asked if file.endswith("/long_prices.parquet")] == [length]
 
 
 def test_stages_take_the_words_that_rules_give_them(dry):

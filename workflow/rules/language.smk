@@ -150,21 +150,33 @@ use rule needle as written with:
         **stage("written", settings="ablations.written", change=change_of("language")),
 
 
-use rule continuation as long_inputs with:
-    input:
-        unpack(measured("language")),
-        articles="<results>/corpus/articles.parquet",
-    output:
-        rows="<results>/language/{backbone}/{subject}/seed-{seed}/long/continuation.csv",
-        record="<results>/language/{backbone}/{subject}/seed-{seed}/long/continuation.run.json",
-    log:
-        "<logs>/long_inputs/{backbone}/{subject}/seed-{seed}.log",
-    params:
-        **stage(
-            "continuation",
-            settings="ablations.long_inputs.continuation",
-            change=change_of("language", ABLATIONS["long_inputs"]),
-        ),
+# Of long prompts, with a price list of their length.
+if ABLATIONS["long_inputs"]:
+
+    use rule continuation as long_continuation with:
+        input:
+            unpack(measured("language", prices="long_prices.parquet")),
+            articles="<results>/corpus/articles.parquet",
+        output:
+            rows="<results>/language/{backbone}/{subject}/seed-{seed}/long_continuation.csv",
+            record="<results>/language/{backbone}/{subject}/seed-{seed}/long_continuation.run.json",
+        log:
+            "<logs>/long_continuation/{backbone}/{subject}/seed-{seed}.log",
+        params:
+            **stage(
+                "continuation",
+                settings="ablations.long_inputs.continuation",
+                change=change_of("language", ABLATIONS["long_inputs"]),
+            ),
+
+    use rule prices as long_prices with:
+        output:
+            rows="<results>/language/{backbone}/long_prices.parquet",
+            record="<results>/language/{backbone}/long_prices.run.json",
+        log:
+            "<logs>/long_prices/{backbone}.log",
+        params:
+            **stage("prices", settings=prices_after_long_prompts),
 
 
 # Of windows longer than those of the training.

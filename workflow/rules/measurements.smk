@@ -119,7 +119,7 @@ MEASUREMENTS = {
         else []
     ),
     "long_continuation": (
-        measurements_of("language", read_long, "long/continuation.csv")
+        measurements_of("language", read_long, "long_continuation.csv")
         if ABLATIONS["long_inputs"]
         else []
     ),
@@ -205,13 +205,18 @@ def files_of(kinds):
 
 
 def measurements_behind(group):
-    """The measurements behind a table or figure, of the kinds that are the parameters of its function; `papers_`,
-    `recovered_` or `long_` before a kind says whose they are.
+    """The measurements behind a table or figure, of the kinds that are the parameters of its function; `papers_` or
+    `recovered_` before a kind says whose they are.
     """
 
     def of_one(wildcards):
         (name,) = wildcards
-        return files_of(REGISTRY[group][name].kinds)
+        entry = REGISTRY[group][name]
+        if not PARTS[entry.part]:
+            raise ValueError(
+                f"study {config['study']} has no {name}: nothing of its part {entry.part!r} is asked for"
+            )
+        return files_of(entry.kinds)
 
     return of_one
 

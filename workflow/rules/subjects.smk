@@ -169,6 +169,12 @@ def read_long(backbone):
     return [Subject("original"), *changed]
 
 
+def prices_after_long_prompts(wildcards):
+    """The settings of the price list with which all tokens of a long prompt and of what follows it are counted."""
+    asked = ABLATIONS["long_inputs"]["continuation"]
+    return ABLATIONS["prices"] | {"tokens": asked["prompt"] + asked["tokens"]}
+
+
 def trained_on_text(backbone):
     """The subjects of the ablations on text that have a trained model."""
     return [one for one in compared("language", backbone) if one.is_trained]
@@ -316,9 +322,9 @@ def window_of(wildcards):
     return {} if mixer == "mamba" else ABLATIONS[task]["window"]
 
 
-def measured(task, file=""):
-    """The inputs of a subject's measurement: its model; the ranking of heads that are replaced on the spot; the
-    measurements of the paper's method, if any are named, whose cache sizes evictions match.
+def measured(task, file="", prices="prices.parquet"):
+    """The inputs of a subject's measurement: its model; the ranking of heads that are replaced on the spot, or the list of
+    prices by which is bought; the measurements of the paper's method, if any are named, whose cache sizes evictions match.
     """
 
     def inputs(wildcards):
@@ -332,7 +338,7 @@ def measured(task, file=""):
                 for beta in ABLATIONS[task]["matched"]
             ]
         if subject.kind == "priced":
-            paths["prices"] = f"<results>/language/{backbone}/prices.parquet"
+            paths["prices"] = f"<results>/language/{backbone}/{prices}"
         if subject.kind == "replaced":
             paths |= choosing(task, backbone, subject.by)
         return paths

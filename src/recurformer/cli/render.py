@@ -61,7 +61,7 @@ def _runs_of(files: list[str], frames: "Mapping[str, pd.DataFrame]") -> list[str
 
 @stage(
     "render one table of the paper",
-    argument("table", help="table1 … table5, lm_eval, recovery, reviewer_questions"),
+    argument("table", help="table1 … table5, lm_eval, recovery, long_inputs, reviewer_questions"),
     MEASUREMENTS,
     argument(
         "--recorded",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.checkpoints import open_tokenizer
+from recurformer.cli.checkpoints import open_config, open_tokenizer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +40,15 @@ def open_texts(articles: str | Path, split: str | None = None, columns: Sequence
 def text_windows(
     args: Namespace, tokens: int, count: int | None = None, split: str = "train", seed: int = 0
 ) -> "Tensor":
-    """Windows of `args.articles` by the tokenizer of `args.checkpoint`, (count, tokens); see `data.windows`."""
+    """Windows of `args.articles` by the tokenizer of `args.checkpoint`, (count, tokens); see `data.windows`.
+
+    Raises:
+        ValueError: too few articles, or the model reads no window so long.
+    """
     from recurformer.data.windows import windows
 
+    longest = getattr(open_config(args.checkpoint), "max_position_embeddings", None) or tokens
+    if tokens > longest:
+        raise ValueError(f"{args.checkpoint}: windows of {tokens} tokens: the model reads at most {longest}")
     texts = open_texts(args.articles, split).text.tolist()
     return windows(texts, open_tokenizer(args.checkpoint), tokens, count, seed)

@@ -17,6 +17,7 @@ from recurformer.results.scores import (
     CONTINUATION,
     DIVERGENCE,
     KNOWN,
+    LONG,
     METHODS,
     NEEDLE,
     TURNS,
@@ -65,8 +66,8 @@ def frontier(
     written: pd.DataFrame | None = None,
 ) -> Figure:
     """Divergence from the original after a prompt, agreement with what it writes there, needles found at each length,
-    and questions answered about documents that were read before, over the cache really held. Any original will do: it
-    stands beside the others, on the same needles.
+    and questions answered about documents that were read before, over the cache really held. An original that does not
+    find or answer all stands beside the others.
     """
     panels = [
         Panel(measure, model, _with_other_heads(points), "")
@@ -85,16 +86,22 @@ def frontier(
             at_length = replace(measure, name=name.format(length), needed=lambda _: 0.0)
             for model, points in by_model(scores(rows, at_length)):
                 panels.append(Panel(at_length, model, _with_other_heads(points), why_not_run(points, at_length)))
+    note = "Replaced heads are those of highest RA-I, where no other choice is named."
+    return draw_panels("Frontier", panels, "ratio", AXIS, note, _log_scales)
 
-    def log_scales(axes: Axes, panel: Panel) -> None:
-        axes.set_xscale("log", base=2)
-        if panel.measure is DIVERGENCE:
-            axes.set_ylim(auto=True)
-            axes.set_yscale("log")
 
-    replaced = any((panel.points["by"] != "").any() for panel in panels)
-    note = "Replaced heads are those of highest RA-I, where no other choice is named." if replaced else ""
-    return draw_panels("Frontier", panels, "ratio", AXIS, note, log_scales)
+@styled
+def long_inputs(long_continuation: pd.DataFrame) -> Figure:
+    """Divergence from the original after a long prompt, over the cache really held."""
+    panels = [Panel(LONG, model, points, "") for model, points in by_model(scores(long_continuation, LONG))]
+    return draw_panels("Long inputs", panels, "ratio", AXIS, "", _log_scales)
+
+
+def _log_scales(axes: Axes, panel: Panel) -> None:
+    axes.set_xscale("log", base=2)
+    if panel.measure.parts == DIVERGENCE.parts:
+        axes.set_ylim(auto=True)
+        axes.set_yscale("log")
 
 
 def _with_other_heads(points: pd.DataFrame) -> pd.DataFrame:

@@ -260,12 +260,13 @@ def notes_of(panels: list[Panel]) -> list[str]:
         else "Nothing was trained after the change."
     )
     tasks = []
-    if any(panel.measure is NEEDLE for panel in shown):
+    if any(panel.measure.chosen is NEEDLE.chosen for panel in shown):
         tasks.append("Needles: the tasks that the original has learned.")
     if any(panel.measure is CONTINUATION for panel in shown):
         tasks.append("Perplexity: intervals of the change, without the original's differences between windows of text.")
     reasons = [f"Not-run: {panel.reason}." for panel in panels if panel.reason]
-    return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
+    bars = ", ".join(dict.fromkeys(panel.measure.interval for panel in panels))
+    return [f"Bars: {bars}.", *sizes, *tasks, training, *reasons]
 
 
 Finish = Callable[[Axes, Panel], list[End] | None]

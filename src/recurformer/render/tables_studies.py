@@ -1,5 +1,6 @@
 """The tables that the paper does not have: lm-eval's tasks, recipes of recovery, the reviewers' questions."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from recurformer.results.frames import COLUMNS, by_model, groups, records, runs_
 from recurformer.results.learned import CURVE, LENGTHS, arm_label, last_points, recovery_points, untrained
 from recurformer.results.scores import (
     CONTINUATION,
-    DIVERGENCE,
+    LONG,
     PASSKEY,
     SUBJECT,
     identified,
@@ -170,34 +171,34 @@ def _estimated(row: Any, name: str, decimals: int) -> str:
     return estimated(getattr(row, name), low, high, decimals)
 
 
-def long_inputs_table(continuation: pd.DataFrame) -> Table:
+def long_inputs_table(long_continuation: pd.DataFrame) -> Table:
     """Every method at each size of its cache: divergence from the original after long prompts, and perplexity."""
-    points = scores(continuation, CONTINUATION).sort_values("ratio", ascending=False, kind="stable")
-    frame = points[[*SUBJECT, "ratio", "samples"]]
-    for name, measure in (("perplexity", CONTINUATION), ("divergence", DIVERGENCE)):
-        shown = scores(continuation, measure).set_index(SUBJECT)[["mean", "high", "low"]].map(measure.shown)
-        frame = frame.join(shown.set_axis([name, f"{name}_low", f"{name}_high"], axis=1), on=SUBJECT)
-    yardstick = frame["divergence"].isna()  # nothing to compare the original with
-    frame.loc[yardstick, ["perplexity_low", "perplexity_high"]] = np.nan
+    every = scores(long_continuation, replace(CONTINUATION, kind=LONG.kind))
+    points = pd.concat(rows.sort_values("ratio", ascending=False, kind="stable") for _, rows in by_model(every))
+    differ = scores(long_continuation, LONG).set_index(SUBJECT)[["mean", "high", "low"]].map(LONG.shown)
+    differ = differ.set_axis(["divergence", "divergence_low", "divergence_high"], axis=1)
+    frame = points[[*SUBJECT, "ratio", "samples"]].join(differ, on=SUBJECT)
+    frame = frame.assign(
+        perplexity=points["mean"].map(CONTINUATION.shown),
+        runs=[runs_of(long_continuation.loc[list(labels)]) for labels in points["rows"]],
+    )
     lines: list[Line] = [
         {
             "Model": label(row.model),
             "Method": method_label(row.family, row.method),
             "cache": number(row.ratio, 4),
             "KL": _estimated(row, "divergence", 4),
-            "perplexity": _estimated(row, "perplexity", 2),
+            "perplexity": number(row.perplexity, 2),
         }
         for row in records(frame)
     ]
     notes = (
         "Nothing was trained. Cache: bytes that the method holds after the prompt, over the original's full cache.",
-        "KL: divergence from the original after the prompt, nats a token. Perplexity: of the text after the prompt; "
-        "its intervals leave out the original's differences between windows of text. 95 % intervals over these "
-        "windows.",
+        "KL: divergence from the original after the prompt, nats a token: mean, and in brackets the lowest and the "
+        f"highest of {frame['samples'].min()} windows of text. Perplexity: of the text after the prompt.",
     )
     title = "How near a smaller cache stays to the original after a long prompt"
-    runs = [runs_of(continuation.loc[list(labels)]) for labels in points["rows"]]
-    return Table("long_inputs", title, frame.assign(runs=runs), lines, notes)
+    return Table("long_inputs", title, frame, lines, notes)
 
 
 def questions_table(answers: pd.DataFrame) -> Table:

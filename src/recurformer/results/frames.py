@@ -41,6 +41,7 @@ KINDS = {
     "needle": f"{IDENTITY} task length# depth# sample# correct# queries#",
     "turns": f"{IDENTITY} length# document# depth# known? correct# queries#",
     "continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood#",
+    "long_continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood# divergence#",
     "written": f"{IDENTITY} window# agreed# tokens# negative_log_likelihood#",
     "positions": f"{IDENTITY} window# position# tokens# negative_log_likelihood# recalled# recalled_likelihood#",
     "recovery": "model arm mixer beta# seed# tokens# seconds# "

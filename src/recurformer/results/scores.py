@@ -107,6 +107,12 @@ def _divergence(rows: pd.DataFrame) -> Estimate:
     return Estimate(-mean, -high, -low)
 
 
+def _range_of_windows(rows: pd.DataFrame) -> Estimate:
+    """Minus the divergence from the original a token, with those of the windows where it is the most and the least."""
+    values = -ratio_of_sums(rows, "window", "divergence", "tokens")
+    return Estimate(values.mean(), values.min(), values.max())
+
+
 def _changed(rows: pd.DataFrame) -> pd.DataFrame:
     """What may diverge from the untouched original, as far as its divergence was measured."""
     same = (rows["family"] == "original") & ~rows["trained"]
@@ -243,6 +249,7 @@ class Measure:
         samples: the columns that tell samples apart.
         parts: the columns whose ratio is a sample's score, or minus its score where that is in nats. What is scored in
             nats is text, the same for every seed; all other samples are drawn by the seed.
+        interval: what the interval of a score is.
     """
 
     kind: str
@@ -254,6 +261,7 @@ class Measure:
     needed: Callable[[str], float]
     samples: tuple[str, ...]
     parts: tuple[str, str]
+    interval: str = "95 % intervals"
 
     @property
     def in_nats(self) -> bool:
@@ -276,6 +284,8 @@ CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level
     ("negative_log_likelihood", "tokens"))  # fmt: skip
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
     lambda score: -score, lambda _: -float("inf"), ("window",), ("divergence", "tokens"))  # fmt: skip
+LONG = replace(DIVERGENCE, kind="long_continuation", estimate=_range_of_windows, interval="lowest and highest window")
+"""After long prompts, of which a short study has few windows: too few for an interval of their mean."""
 RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall)
 """Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`). An original that
 predicts them no better than one that does not know the language has not learned to recall."""

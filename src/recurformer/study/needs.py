@@ -42,12 +42,13 @@ NEEDS = {
         ["profile_text", "profile_hashhop", "ra_i_settings", "sink", "contribution", "attention_map", "hashhop_sizes"],
         READ,
     ),
-    **dict.fromkeys(["head_scores", "prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
+    **dict.fromkeys(["head_scores", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
+    **dict.fromkeys(["prices", "long_prices"], Need(2300, 1, 1440, gpu=True)),  # with a backward pass of a long text
     "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
     **dict.fromkeys(["needle", "turns", "written", "hashhop", "baseline"], WRITE),
     # With the original's logits of all windows, where they fit into 2 GB.
-    **dict.fromkeys(["continuation", "long_inputs"], Need(2800, 3, 480, gpu=True)),
+    **dict.fromkeys(["continuation", "long_continuation"], Need(2800, 3, 480, gpu=True)),
     "positions": Need(2000, 3, 480, gpu=True),  # with the logits of long windows
     **dict.fromkeys(["train_text", "recover", "pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
