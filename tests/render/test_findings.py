@@ -288,6 +288,25 @@ def test_what_is_said_of_inputs_of_8192_tokens_is_recorded():
     assert f"with {setting:.2f} of the cache, have {bits}" in README
 
 
+def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
+    rows, needles = (
+        pd.read_parquet(ROOT / f"recorded/long-2k/measurements/{kind}.parquet") for kind in ("continuation", "needle")
+    )
+    sums = rows.groupby(["method", "setting", "window"])[["divergence", "tokens"]].sum()
+    of_window = sums["divergence"] / sums["tokens"]
+    shown = of_window.groupby(["method", "setting"]).mean().map("{:.4f}".format)
+    ours, theirs = (shown[name].sort_index(ascending=False) for name in ("windows_bits", "snapkv"))
+    assert "has {}, {} and {} nats a token, SnapKV {}, {} and {}".format(*ours, *theirs) in README
+    further = (of_window["snapkv"] > of_window["windows_bits"]).groupby("setting").sum()
+    assert further.to_dict() == {0.25: 8, 0.125: 6, 0.0625: 6}
+    found = needles.pivot(index=["depth", "sample"], columns="setting", values="correct").sort_index(
+        axis=1, ascending=False
+    )
+    said = "Of 100 passkeys, the original finds {} and this choice {}, {} and {}."
+    assert said.format(*found.sum()) in README and len(found) == 100
+    assert (found.le(found[1.0], axis=0)).all(axis=None)
+
+
 def test_the_readmes_adapted_model_is_the_recorded_one():
     """Every line of the printed table, and the minutes of the run."""
     run = json.loads((ROOT / "recorded/adapt.run.json").read_text())
