@@ -544,6 +544,50 @@ def test_what_is_said_of_the_small_models_is_recorded():
     assert "their held-out loss {:.2f} and {:.2f}.".format(*unseen) in RECOVERY
 
 
+def ends_of_text_qwen2(recording):
+    """Negative log-likelihood of every window at the end of each training, by arm, fraction of heads and seed."""
+    rows = pd.read_parquet(ROOT / f"recorded/{recording}/measurements/recovery.parquet").query("model == 'text-qwen2'")
+    last = rows[rows["tokens"] == rows.groupby(["arm", "beta", "seed"])["tokens"].transform("max")]
+    return last.set_index(["arm", "beta", "seed", "window"])["negative_log_likelihood"].sort_index()
+
+
+def test_what_is_said_of_ten_times_the_rates_is_recorded():
+    fast, slow = map(ends_of_text_qwen2, ("small-tuned", "small"))
+    words = {
+        **WORDS,
+        ("heads/ra_i-kv_group-0/beta-0.5/window", 0.5): "β = 0.5, sliding window of 36 tokens and 4 first ones",
+        ("heads/ra_i-kv_group-0/beta-0.5/gated", 0.5): "β = 0.5, gated recurrence",
+    }
+    over = {}
+    for key, name in words.items():
+        shown = []
+        for recorded_ends in (fast, slow):
+            more = (recorded_ends[key] - recorded_ends["original", 0.0]).dropna().groupby("seed").mean()
+            limits = dict.fromkeys(f"{ratio:.3f}" for ratio in np.exp([more.min(), more.max()]))
+            over[key] = np.exp(more) if recorded_ends is fast else over[key]
+            shown.append("1" if key[0] == "original" else " to ".join(limits))
+        perplexity = np.exp(fast[key].groupby("seed").mean())
+        assert f"| {name} | {len(perplexity)} | {perplexity.mean():.1f} | {' | '.join(shown)} |" in RECOVERY
+    for key, said in ((("paper", 0.5), "half of its heads"), (("paper", 1.0), "all of its heads")):
+        less = (fast["original", 0.0] - fast[key]).dropna().groupby("window").mean()
+        stated = "{:.3f} [{:.3f}, {:.3f}]".format(*mean_interval(less.to_numpy()))
+        assert f"With {said} replaced, it loses {stated} nats a token less" in RECOVERY
+        limits = f"{over[key].min():.3f} to {over[key].max():.3f}"
+        assert f"{limits} times" in README and f"{limits} times" in FINDINGS
+    rows = pd.read_parquet(ROOT / "recorded/small-tuned/measurements/written.parquet")
+    points = scores(rows, AGREEMENT).set_index(["family", "trained"])
+    agreed = [points.loc[(family, True)] for family in ("mixer", "original")]
+    assert (
+        "{:.3f} [{:.3f}, {:.3f}] and {:.3f} [{:.3f}, {:.3f}]".format(
+            *(one[name] for one in agreed for name in ("mean", "low", "high"))
+        )
+        in RECOVERY
+    )
+    runs = map(json.loads, (ROOT / "recorded/small-tuned/runs.jsonl").read_text().splitlines())
+    falls = [run["metrics"]["fall"] for run in runs if run["stage"] == "train" and "base.run" not in run["place"]]
+    assert f"may have fallen by at most {max(falls):.3f} nats in their last quarter" in RECOVERY
+
+
 @pytest.mark.parametrize(
     ("choice", "sign", "said"),
     [
