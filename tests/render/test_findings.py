@@ -574,6 +574,15 @@ def test_what_is_said_of_ten_times_the_rates_is_recorded():
         assert f"With {said} replaced, it loses {stated} nats a token less" in RECOVERY
         limits = f"{over[key].min():.3f} to {over[key].max():.3f}"
         assert f"{limits} times" in README and f"{limits} times" in FINDINGS
+    rows = pd.read_parquet(ROOT / "recorded/small-tuned/measurements/perplexity.parquet")
+    rows = rows[(rows["stage"] == "trained") & (rows["split"] == "validation")]
+    sums = rows.groupby(["beta", "seed"])[["negative_log_likelihood", "tokens"]].sum()
+    of_table3 = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
+    ratios = {beta: of_table3[beta].div(of_table3[0.0]).dropna() for beta in (0.5, 0.9, 1.0)}
+    stated = [
+        f"{found.min():.3f} to {found.max():.3f} at β = {beta:g}" for beta, found in ratios.items() if len(found) == 2
+    ]
+    assert f"the ratios are {stated[0]}, {ratios[0.9].item():.3f} at 0.9 and {stated[1]}" in RECOVERY
     rows = pd.read_parquet(ROOT / "recorded/small-tuned/measurements/written.parquet")
     points = scores(rows, AGREEMENT).set_index(["family", "trained"])
     agreed = [points.loc[(family, True)] for family in ("mixer", "original")]
@@ -596,9 +605,7 @@ def test_what_is_said_of_ten_times_the_rates_is_recorded():
     ],
 )
 def test_what_is_said_of_the_choice_of_heads_in_a_small_model_is_recorded(choice, sign, said):
-    rows = pd.read_parquet(ROOT / "recorded/small/measurements/recovery.parquet")
-    half = rows[(rows["model"] == "text-qwen2") & (rows["beta"] == 0.5) & (rows["seed"] == 0)]
-    ends = half[half["tokens"] == half["tokens"].max()].set_index("window").groupby("arm")["negative_log_likelihood"]
-    more = sign * (ends.get_group(f"heads/{choice}-kv_group-0/beta-0.5/mamba") - ends.get_group("paper"))
+    ends = ends_of_text_qwen2("small")
+    more = sign * (ends[f"heads/{choice}-kv_group-0/beta-0.5/mamba", 0.5, 0] - ends["paper", 0.5, 0])
     reach = stats.t.ppf(0.975, len(more) - 1) * more.std() / len(more) ** 0.5
     assert len(more) == 64 and said.format(more.mean(), more.mean() - reach, more.mean() + reach) in RECOVERY

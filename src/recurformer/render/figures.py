@@ -41,6 +41,7 @@ from recurformer.render.style import (
 from recurformer.results.frames import by_model, groups, ratio_of_sums, require, require_values
 from recurformer.results.learned import TRIAL, at_best_rate, best_learning_rates, why_mqar_not_run
 from recurformer.results.scores import ra_i
+from recurformer.results.words import from_to
 
 SHOWN = 5
 """Last tokens drawn one by one; the first token stands before them and an ellipsis."""
@@ -332,9 +333,8 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     betas_of = {rate: [beta for beta in sorted(best) if best[beta] == rate] for rate in sorted(best.values())}
     rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in some)}" for rate, some in betas_of.items())
     trainings = at_best_rate(test, best).groupby("beta")["seed"].nunique()
-    fewest, most = trainings.min(), trainings.max()
-    seeds = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
-    points = f"Points: mean of {seeds}, bars: lowest to highest seed." if most > 1 else "One seed."
+    several = trainings.max() > 1
+    points = f"Points: mean of {from_to(trainings)} seeds, bars: lowest to highest seed." if several else "One seed."
     add_note(
         figure,
         "Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: "

@@ -24,6 +24,7 @@ from recurformer.results.learned import (
     untrained,
 )
 from recurformer.results.scores import PAPERS_SELECTOR, method_label, subject_of
+from recurformer.results.words import from_to
 from recurformer.study.ablations import COMMON_BETA
 
 CACHE = f"bytes_{LENGTHS[0]}"
@@ -287,8 +288,10 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
         for axes in row[1:]:
             axes.set_xlabel("tokens after the prompt")
     legend_above(figure, panels[0, 1:2], ncols=4)
-    trainings = ends["seed"].nunique()
-    of_seeds = f"Mean of {trainings} trainings, bands from the lowest to the highest. " if trainings > 1 else ""
+    drawn = curves[curves["model"].isin([model for model, _ in models])]
+    trainings = pd.concat([rows.groupby(["model", "beta"])["seed"].nunique() for rows in (drawn, ends)])
+    means = f"Mean of {from_to(trainings)} trainings, bands from the lowest to the highest. "
+    of_seeds = means if trainings.max() > 1 else ""
     add_note(
         figure,
         f"{of_seeds}All read equally many tokens. Hollow: at the start. Recalled: tokens of rare pairs that stood "

@@ -21,7 +21,7 @@ from recurformer.results.scores import (
     scores,
     subject_of,
 )
-from recurformer.results.words import NOT_RUN, NOTHING, estimated, number
+from recurformer.results.words import NOT_RUN, NOTHING, estimated, from_to, number
 
 LM_EVAL = "ablation_lm_eval"
 AS_IT_CAME, TRAINED, OURS = "original", "original, trained", "RecurFormer, trained"
@@ -66,8 +66,7 @@ def lm_eval_table(ablation_lm_eval: pd.DataFrame) -> Table:
                 raise ValueError(f"{LM_EVAL} measurements have two values of {model}, {task}, {metric}")
             cells = dict.fromkeys(headings.values(), NOTHING)
             cells |= {headings[row.compared, row.beta]: _cell(row.value, row.stderr) for row in records(of_metric)}
-            samples = sorted(of_metric["samples"].unique())
-            asked = " to ".join(f"{count:,}" for count in dict.fromkeys([samples[0], samples[-1]]))
+            asked = from_to(of_metric["samples"])
             lines.append({"Model": label(model), "Task": task, "Metric": metric, "samples": asked, **cells})
             runs = [runs_of(of_metric.loc[[place]]) for place in of_metric.index]
             frames.append(of_metric.assign(runs=runs))

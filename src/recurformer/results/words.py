@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 NOTHING = "–"
@@ -71,6 +71,15 @@ def interval(low: float, high: float, decimals: int) -> str:
     if low is None or math.isnan(low):
         return ""
     return f"[{number(low, decimals)}, {number(high, decimals)}]"
+
+
+def from_to(counts: Collection[int]) -> str:
+    """The least and the most of some counts, or the one that they all are.
+
+    >>> from_to([3, 1, 2]), from_to([3, 3])
+    ('1 to 3', '3')
+    """
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
 def estimated(value: float, low: float, high: float, decimals: int) -> str:
