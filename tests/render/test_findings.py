@@ -572,3 +572,17 @@ def test_what_is_said_of_the_comparisons_in_a_small_model_is_recorded(arm, name,
     cells = [str(len(over)), ratio, *(apart(ours, theirs) for theirs in (original, papers)), f"{cache:.3f}"]
     cells[3] = "–" if arm == "paper" else cells[3]
     assert f"| {name} | {' | '.join(cells)} |" in RECOVERY
+
+
+def test_what_is_said_of_other_windows_in_a_small_model_is_recorded():
+    """The last 64 of 256 tokens: Mamba in the heads of highest RA-I beside the window, and those of lowest RA-I."""
+    rows = pd.read_parquet(ROOT / "recorded/small/measurements/continuation.parquet")
+    rows = rows[rows["trained"] & (rows["family"] == "mixer") & (rows["setting"] == 0.5)]
+    sums = rows.groupby(["method", "by", "seed", "window"])[["negative_log_likelihood", "tokens"]].sum()
+    nats = sums["negative_log_likelihood"] / sums["tokens"]
+    window, lowest = (
+        apart(nats[arm], nats["mamba", "ra_i"]) for arm in (("window", "ra_i"), ("mamba", "inverse_ra_i"))
+    )
+    assert f"better than a window of as many bytes, by {window}" in README
+    assert f"better than the window by {window}" in FINDINGS
+    assert f"they lose {lowest} less" in RECOVERY and f"worse by {lowest}" in FINDINGS
