@@ -305,6 +305,14 @@ def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
         for at in (0.25, 0.125, 0.0625)
     )
     assert f"further off by {quarter} and {eighth}. At a sixteenth no difference is shown: {sixteenth}." in README
+    h2o, windows, mamba = (shown[name].sort_index(ascending=False) for name in ("h2o", "windows", "mamba"))
+    assert "and H2O {}, {} and {}".format(*h2o) in README
+    assert "windows of 16 bits by price have {}, {} and {}".format(*windows) in README
+    ((setting, bits),) = shown["bits"].items()
+    assert f"in 4 bits, with {setting:.2f} of the cache, {bits}" in README
+    assert (mamba.astype(float).round(1).min(), mamba.astype(float).round(1).max()) == (1.8, 2.2)
+    for name in ("h2o", "streaming_llm", "razor_attention", "pyramidinfer_paper"):
+        assert (of_window[name] > of_window["windows_bits"]).all()
     found = needles.pivot(index=["depth", "sample"], columns="setting", values="correct").sort_index(
         axis=1, ascending=False
     )
