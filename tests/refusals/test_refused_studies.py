@@ -43,6 +43,11 @@ VALUES = [
     ("language/own", {"tinny": {"betas": [0.5]}}, "language.own: 'tinny' has no entry in backbones (there are:"),
     ("language/own", {"tiny": {"recovery": None, "betas": [0.0]}}, "language.betas: Figure 1 needs a model with"),
     ("language/seeds", [1], "language.seeds: [1] lack the study's seed 0, which baselines and ablations have; add it"),
+    (
+        "ablations/written",
+        {"prompt": 2000, "tokens": 49},
+        "ablations.written: prompt and tokens are 2,049 together; 'tiny'",
+    ),
     ("backbones/tiny/vocabulary", 100, "vocabulary: 100 must be at least 259, for special tokens and every byte"),
     ("backbones/tiny/vocabulary", None, "vocabulary: this key is missing; name the number of tokens that bpe learns"),
     ("corpus", MISSING, "corpus: this key is missing"),

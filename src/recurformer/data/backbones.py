@@ -55,6 +55,7 @@ from recurformer.data.sizes import (
     PAD,
     PUBLISHED,
     QUERY,
+    RANDOM_LENGTH,
     SEPARATOR,
     UNKNOWN,
 )
@@ -135,7 +136,7 @@ def make_random(
         intermediate_size=4 * hidden_size if intermediate_size is None else intermediate_size,
         vocab_size=vocab_size,
         initializer_range=initializer_range,
-        max_position_embeddings=2048,
+        max_position_embeddings=RANDOM_LENGTH,
         rope_parameters={kind: dict(rope) for kind in family.ropes} or rope,
         tie_word_embeddings=False,
         bos_token_id=None,

@@ -60,6 +60,8 @@ BYTE_VOCABULARY = 256 + len(BYTE_SPECIALS)
 HASH_SPECIALS = (PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR)
 HASH_VOCABULARY = 128
 """Ids of the hash vocabulary by default."""
+RANDOM_LENGTH = 2048
+"""Tokens that a random backbone reads."""
 
 
 def check_mqar(vocabulary: int, length: int, pairs: int) -> None:

@@ -87,6 +87,8 @@ def frontier(
             for model, points in by_model(scores(rows, at_length)):
                 panels.append(Panel(at_length, model, _with_other_heads(points), why_not_run(points, at_length)))
     note = "Replaced heads are those of highest RA-I, where no other choice is named."
+    if needle is not None and (needle["method"] == "snapkv").any():
+        note += " A needle's question ends the prompt: SnapKV sees it before it drops tokens."
     return draw_panels("Frontier", panels, "ratio", AXIS, note, _log_scales)
 
 

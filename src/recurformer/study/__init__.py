@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from recurformer.data.sizes import HASH_VOCABULARY, HashHopTokenSizes
+from recurformer.data.sizes import HASH_VOCABULARY, RANDOM_LENGTH, HashHopTokenSizes
 from recurformer.study.ablations import Ablations, Change, Continuation, MixerPrices, Needle, Prices, Turns
 from recurformer.study.block import Beta, Block, Count, Name, Rate, Seed, Several
 from recurformer.study.inputs import Backbone, Corpus
@@ -307,6 +307,21 @@ def _tokenizers(study: Study) -> None:
             )
 
 
+def _lengths(study: Study) -> None:
+    """A random backbone is trained before it is measured: a prompt that it cannot read would fail late."""
+    ablations = study.ablations
+    long = ablations.long_inputs and ablations.long_inputs.continuation
+    blocks = {"continuation": ablations.continuation, "long_inputs.continuation": long}
+    blocks |= {key: getattr(ablations, key) for key in ("positions", "written")}
+    for name in ablations.language.backbones:
+        for key, block in blocks.items():
+            if block and study.backbones[name].source == "random" and block.prompt + block.tokens > RANDOM_LENGTH:
+                raise ValueError(
+                    f"ablations.{key}: prompt and tokens are {block.prompt + block.tokens:,} together; {name!r} is"
+                    f" random and reads {RANDOM_LENGTH:,}"
+                )
+
+
 def _windows(study: Study) -> None:
     """A window as long as its sample would make every head recency-aware."""
     longest = max(study.ablations.recency.windows)
@@ -348,6 +363,7 @@ def _recoveries(study: Study) -> None:
 
 
 RULES: tuple[Callable[[Study], None], ...] = (
-    _name, _random_backbones, _backbones, _batches, _originals, _choice_of_heads, _tokenizers, _windows, _recoveries,
+    _name, _random_backbones, _backbones, _batches, _originals, _choice_of_heads, _tokenizers, _lengths, _windows,
+    _recoveries,
 )  # fmt: skip
 """In this order: the later ones rely on the earlier ones."""
