@@ -129,8 +129,9 @@ def perplexity() -> Rows:
     for cell in _cells(3, "perplexity"):
         original = CELL[3, cell.model, "Original Model", "", 0.0, "perplexity"].value
         converted = original if cell.beta == 0 else 1000.0
-        for stage, value in (("before", original), ("converted", converted), ("trained", cell.value)):
-            yield cell.model, cell.beta, 0, stage, "validation", 1000, 1000 * math.log(value)
+        stages = ("before", original), ("converted", converted), ("trained", cell.value)
+        for beta, (stage, value) in product({cell.beta, math.ceil(cell.beta)}, stages):  # all heads do as well as half
+            yield cell.model, beta, 0, stage, "validation", 1000, 1000 * math.log(value)
 
 
 def metrics() -> Rows:
@@ -205,7 +206,7 @@ SUBJECTS = [*KEPT, *((*rival, 0.5) for rival in RIVALS)]
 """family, method, setting, by, trained, seed, ratio, and the fraction of right answers: RecurFormer keeps all, every
 other method half."""
 SETTINGS_SHOWN = (0.25, 0.5, 0.75)
-SELECTORS = ("mean_rr", "inverse_ra_i", "retrieval", "echo", "sensitivity", "mixer_price")
+SELECTORS = ("mean_rr", "inverse_ra_i", "retrieval", "echo", "price", "mixer_price")
 
 
 def every_subject() -> Iterator[tuple]:
@@ -321,7 +322,7 @@ def ra_i_settings() -> Rows:
 def head_scores() -> Rows:
     """Every score but chance puts the heads nearly in the order of RA-I, or of its opposite."""
     noise = np.random.default_rng(0)
-    spread = {"ra_i": 0, "mean_rr": 2, "retrieval": 5, "echo": 10, "induction": 15, "sensitivity": 20}
+    spread = {"ra_i": 0, "mean_rr": 2, "retrieval": 5, "echo": 10, "induction": 15, "price": 20}
     for model, layer, head in product(BACKBONE_LABELS, range(8), range(8)):
         ra_i = 8 * layer + head
         for by, width in spread.items():

@@ -22,7 +22,6 @@ from recurformer.heads.scores import (
     lookup_accuracy,
     reread_scores,
     retrieval_scores,
-    sensitivity_scores,
 )
 from recurformer.model.layout import sliding_layers
 from recurformer.study import HashHopTask, HeadScores
@@ -37,9 +36,6 @@ BACKBONES = {
     "gemma3_text": {"final_logit_softcapping": 5.0},
 }
 PLACES = [(layer, head) for layer in range(LAYERS) for head in range(QUERY_HEADS)]
-
-
-sensitivity_of_windows = partial(sensitivity_scores, window_tokens=WINDOW, sink_tokens=SINKS)
 
 
 @pytest.fixture(params=BACKBONES)
@@ -75,22 +71,6 @@ def direct_retrieval(model, layer, head, samples) -> float:
     return loss(model, *samples) - loss(changed, *samples)
 
 
-def direct_sensitivity(model, layer, head, samples) -> float:
-    seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-    near = torch.tensor([[i - j < WINDOW or j < SINKS for j in range(LENGTH)] for i in range(LENGTH)])
-
-    def attend(index, query, key, value, mask, scaling):
-        key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], 1) for states in (key, value))
-        visible = (seen if mask is None else mask).expand(len(query), QUERY_HEADS, LENGTH, LENGTH).clone()
-        if index == layer:
-            visible[:, head] &= near
-        scores = (query @ key.mT * scaling).masked_fill(~visible, float("-inf"))
-        return (scores.softmax(-1) @ value).transpose(1, 2)
-
-    windowed = loss(attending(model), *samples, attend=attend)
-    return loss(model, *samples) - windowed
-
-
 def test_retrieval_is_the_loss_without_the_heads_output_weights(model, samples):
     scores = retrieval_scores(model, *samples, minimum_accuracy=0)
     expected = torch.tensor([direct_retrieval(model, *place, samples) for place in PLACES]).view(scores.shape)
@@ -100,9 +80,9 @@ def test_retrieval_is_the_loss_without_the_heads_output_weights(model, samples):
 
 
 @pytest.mark.parametrize("subject", ["llama_gqa_tied", "converted"])
-@pytest.mark.parametrize("measure", [partial(retrieval_scores, minimum_accuracy=0), sensitivity_of_windows])
-def test_batches_of_samples_and_of_heads_change_no_score(subject, measure, monkeypatch):
+def test_batches_of_samples_and_of_heads_change_no_score(subject, monkeypatch):
     """Losses are means: those of all samples are those of their parts, whichever heads are looked at together."""
+    measure = partial(retrieval_scores, minimum_accuracy=0)
     model = shared_converted("llama_gqa_tied", "ragged") if subject == "converted" else make_backbone(subject)
     input_ids = tokens(3, LENGTH)
     together = measure(model, input_ids, input_ids)
@@ -112,16 +92,6 @@ def test_batches_of_samples_and_of_heads_change_no_score(subject, measure, monke
         parts = input_ids.split(size)
         apart = sum(measure(model, part, part) * len(part) for part in parts) / len(input_ids)
         torch.testing.assert_close(apart, together, atol=1e-5, rtol=0, equal_nan=True)
-
-
-def test_sensitivity_is_the_loss_under_an_explicit_mask(model, samples):
-    input_ids, labels = samples
-    scores = sensitivity_scores(model, input_ids, labels, WINDOW, SINKS)
-    labels[:, : WINDOW + SINKS + 1] = IGNORED  # the window hides nothing from what predicts these
-    expected = torch.tensor([direct_sensitivity(model, *place, samples) for place in PLACES]).view(scores.shape)
-    assert expected.std() > 0.01
-    expected = of_full_attention(model, expected.double())
-    torch.testing.assert_close(scores, expected, atol=1e-7, rtol=0, equal_nan=True)
 
 
 def test_the_model_is_left_as_it_was(samples):
@@ -157,11 +127,6 @@ def test_a_model_that_looks_nothing_up_is_refused(samples):
         retrieval_scores(model, input_ids, labels, minimum_accuracy=0.9)
     with pytest.raises(ValueError, match="labels ask nothing"):
         retrieval_scores(model, input_ids, torch.full_like(labels, IGNORED), minimum_accuracy=0)
-
-
-def test_a_window_over_everything_is_refused(samples):
-    with pytest.raises(ValueError, match="window_tokens=20 and sink_tokens=4 hide nothing of 24 tokens"):
-        sensitivity_scores(make_backbone("llama_mha"), *samples, 20, 4)
 
 
 PERIOD = 70  # three periods are more than one block of query rows
@@ -300,7 +265,7 @@ def make_probes(kind: str, seed: int):
 @pytest.mark.parametrize("kind", ["text", "hashhop"])
 def test_probes_depend_on_their_seed_only(kind):
     one, again, other = (make_probes(kind, seed) for seed in (1, 1, 2))
-    for name in ("lookups", "language", "weighted", "reread", "repeats"):
+    for name in ("lookups", "hidden", "weighted", "reread", "repeats"):
         first = getattr(one, name)()[0]
         assert torch.equal(first, getattr(again, name)()[0]), name
         assert not torch.equal(first, getattr(other, name)()[0]), name
@@ -315,7 +280,7 @@ def test_what_is_scored_begins_as_the_tokenizer_begins_a_text(begins):
             single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
         )
     probes = TextProbes(tokenizer, TEXTS, HeadScores(samples=3, tokens=40, windows=2, window_tokens=8), 0)
-    for input_ids, labels in (probes.lookups(), probes.language(), probes.hidden()):
+    for input_ids, labels in (probes.lookups(), probes.hidden()):
         places = (input_ids == tokenizer.bos_token_id).nonzero()[:, 1]
         assert places.tolist() == [0] * (len(input_ids) * begins)
         assert not (labels[:, 1:] == tokenizer.bos_token_id).any()
@@ -331,7 +296,7 @@ def test_repeats_are_different_ordinary_tokens():
 
 def test_lines_are_hidden_in_the_text_and_asked_at_its_end():
     probes = make_probes("text", 0)
-    text, (input_ids, labels) = probes.language().input_ids, probes.hidden()
+    text, (input_ids, labels) = probes.language(), probes.hidden()
     assert input_ids.shape == labels.shape == text.shape
     for window, sample, answers in zip(text.tolist(), input_ids.tolist(), labels.tolist(), strict=True):
         asked = [place for place, label in enumerate(answers) if label != IGNORED]

@@ -206,8 +206,8 @@ def attention_necessary(evidence: Evidence) -> Finding:
     return Finding(retained >= LEARNED_MQAR > none, text, rows, remark="; ".join(reasons))
 
 
-def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, Rows]:
-    """Perplexity of converted models at Table 3's beta, else at any: rows (model, beta), columns before, converted,
+def _perplexities(evidence: Evidence, beta: float | None = None) -> tuple[pd.DataFrame, Rows]:
+    """Perplexity of converted models at one beta; of none, at Table 3's, else at any: rows (model, beta), columns before, converted,
     trained and, after training, over_original; and the measurements behind them.
     """
     rows = evidence.rows("perplexity", model=evidence.models("perplexity"), split="validation")
@@ -217,13 +217,14 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, Rows]:
     betas = wide.index.get_level_values("beta")
     if 0.0 not in betas or not (betas > 0).any():
         raise Missing("perplexities of the original and of a converted model are needed")
-    printed = np.isclose(betas, COMMON_BETA) if np.isclose(betas, COMMON_BETA).any() else betas > 0
-    converted = wide.assign(over_original=over_original(wide["trained"]))[printed].dropna(subset="over_original")
+    judged = np.isclose(betas, COMMON_BETA if beta is None else beta)
+    chosen = judged if judged.any() or beta is not None else betas > 0
+    converted = wide.assign(over_original=over_original(wide["trained"]))[chosen].dropna(subset="over_original")
     if converted.empty:
         raise Missing("no perplexity of a converted model has one of its original beside it")
     # the originals stand beside them
-    judged = rows[rows["beta"].isin([0.0, *converted.index.get_level_values("beta")])]
-    return converted, {"perplexity": judged.index}
+    behind = rows[rows["beta"].isin([0.0, *converted.index.get_level_values("beta")])]
+    return converted, {"perplexity": behind.index}
 
 
 def training_necessary(evidence: Evidence) -> Finding:
@@ -259,9 +260,9 @@ def converge(evidence: Evidence) -> Finding:
     return Finding(largest <= allowed, text, {"metrics": rows.index})
 
 
-def perplexity_comparable(evidence: Evidence) -> Finding:
+def perplexity_comparable(evidence: Evidence, beta: float | None = None) -> Finding:
     """Perplexity over that of the original after the same training, once both have flattened."""
-    perplexities, rows = _perplexities(evidence)
+    perplexities, rows = _perplexities(evidence, beta)
     ratios, allowed = perplexities["over_original"], ALLOWED_RATIO + ROUNDING
     where = {"stage": "trained", "split": "validation"}
     require_flattened(

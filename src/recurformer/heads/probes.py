@@ -190,14 +190,13 @@ class TextProbes:
         sizes = self.settings
         return key_value_samples(self.tokenizer, sizes.samples, sizes.pairs, sizes.questions, self.seed)
 
-    def language(self) -> Labelled:
-        """Windows of the texts."""
-        input_ids = windows(self.texts, self.tokenizer, self.settings.tokens, self.settings.windows, self.seed)
-        return Labelled(input_ids, input_ids)
+    def language(self) -> Tensor:
+        """Windows of the texts, (windows, tokens)."""
+        return windows(self.texts, self.tokenizer, self.settings.tokens, self.settings.windows, self.seed)
 
     def hidden(self) -> Labelled:
         """Windows of the texts with lookups in them, see `hidden_lookups`."""
-        return hidden_lookups(self.tokenizer, self.language().input_ids, self.settings.questions, self.seed)
+        return hidden_lookups(self.tokenizer, self.language(), self.settings.questions, self.seed)
 
     def weighted(self) -> tuple[Tensor, Tensor]:
         """See `hidden` and `weighted`."""
@@ -205,7 +204,7 @@ class TextProbes:
 
     def reread(self) -> Reread:
         """Windows of the texts, KVzip's request to repeat them, and the same texts."""
-        text = self.language().input_ids
+        text = self.language()
         request = torch.tensor(encode_text(self.tokenizer, REQUEST)).expand(len(text), -1)
         again = text[:, len(text_prefix(self.tokenizer)) :]
         return Reread(torch.cat([text, request, again], 1), text.shape[1], text.shape[1] + request.shape[1])
@@ -235,10 +234,6 @@ class HashHopProbes:
             raise ValueError(f"task-form {self.task.form}: a model that reads text is measured on --articles")
         batch = dataset.collate([dataset[index] for index in range(count)])
         return Labelled(batch["input_ids"], batch["labels"])
-
-    def language(self) -> Labelled:
-        """The same chains: such a model reads nothing else."""
-        return self.lookups()
 
     def hidden(self) -> Labelled:
         """The same chains."""

@@ -218,51 +218,6 @@ def window_mask(length: int, window_tokens: int, sink_tokens: int) -> Tensor:
     return near & (distance >= 0)
 
 
-def _hiding_mask(input_ids: Tensor, window_tokens: int, sink_tokens: int) -> Tensor:
-    """See `window_mask`.
-
-    Raises:
-        ValueError: the window hides nothing.
-    """
-    length = input_ids.shape[1]
-    if window_tokens + sink_tokens + 1 >= length:
-        raise ValueError(f"window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens")
-    return window_mask(length, window_tokens, sink_tokens)
-
-
-def sensitivity_scores(
-    model: PreTrainedModel,
-    input_ids: Tensor,
-    labels: Tensor,
-    window_tokens: int,
-    sink_tokens: int,
-    progress: Progress = None,
-) -> Tensor:
-    """Minus the rise of the loss when a head sees a window: (layers, heads), nats a token, float64.
-
-    Only tokens before which the window hides something are counted; the others' loss cannot change.
-
-    Args:
-        model: see `loss_rises`.
-        input_ids: (samples, L) without padding.
-        labels: (samples, L), -100 where no token is predicted.
-        window_tokens: latest tokens that the head sees, the query's own among them.
-        sink_tokens: first tokens that it always sees.
-        progress: called with (layers done, layers).
-
-    Raises:
-        ValueError: the window hides nothing.
-    """
-    visible = _hiding_mask(input_ids, window_tokens, sink_tokens).to(model.device)
-
-    def windowed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-        return causal_attention(query, key, value, visible if mask is None else mask & visible, scaling)
-
-    hidden_labels = labels.clone()
-    hidden_labels[:, : window_tokens + sink_tokens + 1] = IGNORED
-    return -loss_rises(model, input_ids, hidden_labels, windowed, progress)
-
-
 def _of_groups(model: PreTrainedModel, scores: Tensor) -> Tensor:
     """Scores (layers, KV heads) on every head of the group, (layers, heads), float64."""
     scores = scores.double().index_fill(0, torch.tensor(sliding_layers(model.config), dtype=torch.long), float("nan"))
@@ -335,7 +290,10 @@ def gate_scores(
         len(retained_heads(config, layer)) < config.num_attention_heads for layer in range(config.num_hidden_layers)
     ):
         raise ValueError("gates: some heads of the model are replaced; score its heads before that")
-    near = _hiding_mask(input_ids, window_tokens, sink_tokens).to(model.device)
+    length = input_ids.shape[1]
+    if window_tokens + sink_tokens + 1 >= length:
+        raise ValueError(f"window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens")
+    near = window_mask(length, window_tokens, sink_tokens).to(model.device)
     gates = torch.ones(config.num_hidden_layers, config.num_key_value_heads, device=model.device, requires_grad=True)
     optimiser = torch.optim.AdamW([gates], lr=GATE_RATE, weight_decay=0.0)
 
@@ -383,9 +341,6 @@ SCORES: dict[str, Callable[[PreTrainedModel, Probes, HeadScores, Progress], Tens
     ),
     "echo": lambda model, probes, _, progress: look_back_scores(model, *probes.repeats(), 0, progress),
     "induction": lambda model, probes, _, progress: look_back_scores(model, *probes.repeats(), 1, progress),
-    "sensitivity": lambda model, probes, settings, progress: sensitivity_scores(
-        model, *probes.language(), settings.window_tokens, settings.sink_tokens, progress
-    ),
     "price": _price,
     "kvzip": lambda model, probes, settings, progress: reread_scores(
         model, probes.reread(), settings.sink_tokens, progress

@@ -67,7 +67,6 @@ SELECTORS = {
     "retrieval": ("retrieval probe", nth_look(SERIES[4].colour, 2)),
     "echo": ("echo score", nth_look(SERIES[4].colour, 3)),
     "induction": ("induction score", nth_look(SERIES[4].colour, 4)),
-    "sensitivity": ("sensitivity", nth_look(SERIES[1].colour, 1)),
     "price": ("price of a window", nth_look(SERIES[1].colour, 2)),
     "kvzip": ("KVzip's score", nth_look(SERIES[4].colour, 5)),
     "gates": ("DuoAttention's gates", nth_look(SERIES[4].colour, 6)),

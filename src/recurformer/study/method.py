@@ -28,7 +28,7 @@ Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
 Solved = Literal["mamba", "window_state"]
 """Mixers with a state whose last layer is solved in closed form where they stand untrained."""
-MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity", "price", "kvzip", "gates"]
+MeasuredScore = Literal["retrieval", "echo", "induction", "price", "kvzip", "gates"]
 """Rankings of heads whose scores `head-scores` measures on the model itself."""
 MIXER_PRICE: Literal["mixer_price"] = "mixer_price"
 """The ranking by what the mixer in the place of the heads costs, which `mixer-prices` measures."""
@@ -93,10 +93,9 @@ class HeadScores(Block):
 
     by: Annotated[list[MeasuredScore], Field(min_length=1)] = list(get_args(MeasuredScore))
     """retrieval: a key-value lookup without the head; echo, induction: attention to repeated random tokens;
-    sensitivity: change of the output when the head reads only a window of text; price: what the whole group of heads
-    loses by that window, on text with lookups hidden in it, by one backward pass; kvzip: the most attention to a token
-    of a text while the model reads it again, as KVzip scores heads; gates: how far a gate between all tokens and the
-    window stays open for such lookups, as DuoAttention scores them."""
+    price: what the whole group of heads loses by a window, on text with lookups hidden in it, by one backward pass;
+    kvzip: the most attention to a token of a text while the model reads it again, as KVzip scores heads; gates: how far
+    a gate between all tokens and the window stays open for such lookups, as DuoAttention scores them."""
     samples: Count = 8
     """Prompts of the key-value lookup, and texts of repeated random tokens."""
     pairs: Count = 8
@@ -110,11 +109,11 @@ class HeadScores(Block):
     repetitions: Several = 4
     """How often they are repeated."""
     windows: Count = 2
-    """Windows of text for `sensitivity`, `price`, `kvzip` and `gates`."""
+    """Windows of text for `price`, `kvzip` and `gates`."""
     tokens: Count = 256
     """Length of such a window, in tokens; `kvzip` reads it twice."""
     window_tokens: Count = 64
-    """Latest tokens that a head sees in `sensitivity` and `price`, and beside a gate."""
+    """Latest tokens that a head sees in `price`, and beside a gate."""
     sink_tokens: Count = 1
     """First tokens that a head always sees there; of `kvzip` those whose attention does not count."""
     gate_steps: Count = 100
