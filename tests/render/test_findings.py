@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.claims.ledger import all_claims
@@ -476,6 +477,42 @@ def test_what_small_models_write_is_recorded():
     said = "has perplexity {}, that of the original trained likewise {}, and its own {}"
     assert said.format(*(texts[key] for key in (("mixer", True), ("original", True), ("original", False)))) in RECOVERY
     assert rows.groupby(["family", "trained"]).seed.nunique().tolist() == [3, 1, 3] and rows.window.nunique() == 512
+
+
+CHOICES = {
+    "price": "by price", "induction": "by induction scores", "mean_rr": "by the mean recency ratio",
+    "retrieval": "by the retrieval probe", "echo": "by echo scores", "sensitivity": "by sensitivity",
+    "inverse_ra_i": "by inverse RA-I",
+}  # fmt: skip
+
+
+def test_what_is_said_of_the_choice_of_heads_is_recorded():
+    """Passkeys of each choice, and what RA-I's loses more than two of them, corrected for all comparisons with it."""
+    needles, texts = (
+        pd.read_parquet(ROOT / f"recorded/cpu/measurements/{kind}.parquet").query(
+            "family == 'mixer' and method == 'window' and not trained"
+        )
+        for kind in ("needle", "continuation")
+    )
+    passkeys = needles[needles["task"] == "passkey"].groupby(["by", "seed", "setting"])["correct"]
+    found = passkeys.sum()
+    said = {by: "{}, {} and {}".format(*found[by, 0]) for by in ("ra_i", *CHOICES)}
+    measured = [by for by in CHOICES if (passkeys.size()[by] == 100).all()]
+    assert f"RA-I's choice finds {said['ra_i']}; that" in FINDINGS
+    assert all(f"{CHOICES[by]} {said[by]}" in FINDINGS for by in measured)
+    assert f"the price of such a window chooses, they find {said['price']}." in README
+    assert f"Heads by induction scores find {said['induction']}." in README
+    sums = texts.groupby(["by", "setting", "window"])[["negative_log_likelihood", "tokens"]].sum()
+    nats, comparisons = sums["negative_log_likelihood"] / sums["tokens"], 3 * (len(measured) + 1)
+    for by in ("price", "induction"):
+        more = (nats["ra_i"] - nats[by]).groupby("setting")
+        half = t.ppf(1 - 0.025 / comparisons, more.size() - 1) * more.sem()
+        cells = [
+            f"{mean:.3f} [{mean - off:.3f}, {mean + off:.3f}]" for mean, off in zip(more.mean(), half, strict=True)
+        ]
+        assert "{}, {} and {}".format(*cells) in FINDINGS and (more.size() == 64).all()
+        assert by != "price" or "RA-I's heads lose {}, {} and {} nats a token more".format(*cells) in README
+    assert all(f"corrected for {comparisons} comparisons" in page for page in (README, FINDINGS))
 
 
 def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():
