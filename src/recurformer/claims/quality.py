@@ -207,8 +207,8 @@ def attention_necessary(evidence: Evidence) -> Finding:
 
 
 def _perplexities(evidence: Evidence, beta: float | None = None) -> tuple[pd.DataFrame, Rows]:
-    """Perplexity of converted models at one beta; of none, at Table 3's, else at any: rows (model, beta), columns before, converted,
-    trained and, after training, over_original; and the measurements behind them.
+    """Perplexity of converted models at one beta, where none is named at Table 3's, else at any: rows (model, beta),
+    columns before, converted, trained and, after training, over_original; and the measurements behind them.
     """
     rows = evidence.rows("perplexity", model=evidence.models("perplexity"), split="validation")
     wide = perplexity_values(rows).pivot(index=["model", "beta"], columns="stage", values="ours")
