@@ -58,7 +58,7 @@ sizes = st.integers(1, 16).flatmap(
 def test_every_key_is_asked_once_and_labelled_with_its_value(size, seed):
     pairs, length = size
     vocabulary = 2 * (length + 1)
-    input_ids, labels = mqar_batch(np.random.default_rng(seed), 3, vocabulary, length, pairs)
+    input_ids, labels = mqar_batch(np.random.default_rng(seed), 3, length, pairs, vocabulary=vocabulary)
     assert input_ids.shape == labels.shape == (3, length) and input_ids.dtype == labels.dtype == torch.int64
     for ids, marks in zip(input_ids.tolist(), labels.tolist(), strict=True):
         keys, values = ids[0 : 2 * pairs : 2], ids[1 : 2 * pairs : 2]
@@ -75,7 +75,7 @@ def test_every_key_is_asked_once_and_labelled_with_its_value(size, seed):
 @pytest.mark.parametrize(("length", "pairs"), [(64, 16), (1024, 256)])
 def test_a_quarter_of_the_length_uses_every_slot(length, pairs):
     """With kv = L/4 the power law has nothing to choose: all slots hold a query."""
-    _, labels = mqar_batch(np.random.default_rng(0), 2, 8192, length, pairs)
+    _, labels = mqar_batch(np.random.default_rng(0), 2, length, pairs, vocabulary=8192)
     assert (labels[:, 2 * pairs + 1 :: 2] != -100).all()
     assert (labels[:, 2 * pairs :: 2] == -100).all()
 
@@ -83,7 +83,7 @@ def test_a_quarter_of_the_length_uses_every_slot(length, pairs):
 def test_power_law_puts_most_queries_first():
     """At (64, 4) and a = 0.01, 60 % of the queries stand in the first quarter; a = 1 is uniform (the control)."""
     for power, expected in ((0.01, 0.60), (1.0, 0.25)):
-        _, labels = mqar_batch(np.random.default_rng(0), 5000, 256, 64, 4, power=power)
+        _, labels = mqar_batch(np.random.default_rng(0), 5000, 64, 4, vocabulary=256, power=power)
         places = (labels != -100).nonzero()[:, 1] - 1
         slots = (places - 8) // 2  # 28 slots of two tokens
         assert (slots < 7).float().mean() == pytest.approx(expected, abs=0.02)

@@ -79,7 +79,7 @@ def test_answers_are_read_where_the_key_stands(tokens_per_batch):
         tokens_per_batch=tokens_per_batch,
     )
     assert rows.correct.tolist() == rows.queries.tolist() == [40, 240]
-    asked = mqar_batch(item_generator(0, 0, "test"), 20, 64, 48, 12)[1][:, 1:] != IGNORED
+    asked = mqar_batch(item_generator(0, 0, "test"), 20, 48, 12, vocabulary=64)[1][:, 1:] != IGNORED
     early = int(asked[:, :36].sum())
     half = mqar_rows(
         Oracle(wrong_after=36), [(48, 12)], vocabulary=64, samples=20, seed=0, tokens_per_batch=tokens_per_batch

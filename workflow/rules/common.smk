@@ -212,6 +212,13 @@ def text_checkpoint(wildcards):
     return base_of("language", wildcards.backbone)
 
 
+def before_text(wildcards):
+    """The model that learns the text: the random backbone, or the same after it has learned to copy lists."""
+    if LANGUAGE[wildcards.backbone]["copying"]:
+        return f"<results>/language/{wildcards.backbone}/copying"
+    return f"<results>/backbones/{wildcards.backbone}"
+
+
 def words_learned(wildcards):
     """The text whose words the tokenizer of a backbone learns, if it does."""
     learns = config["backbones"][wildcards.backbone]["tokenizer"] == "bpe"

@@ -27,9 +27,23 @@ use rule stage as train_text with:
         ),
 
 
-use rule train_text as pretrain_text with:
+use rule stage as train_copying with:
     input:
         checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        trained=directory("<results>/language/{backbone}/copying"),
+        metrics="<results>/language/{backbone}/copying.metrics.jsonl",
+        record="<results>/language/{backbone}/copying.run.json",
+    log:
+        "<logs>/train_copying/{backbone}.log",
+    params:
+        **stage("train-copying", settings="language.copying"),
+
+
+use rule train_text as pretrain_text with:
+    input:
+        checkpoint=before_text,
         articles="<results>/corpus/articles.parquet",
     output:
         trained=directory("<results>/language/{backbone}/base"),

@@ -19,6 +19,7 @@ DOWNLOADS = argument("--downloads", required=True, help="folder for files from w
 @stage("fetch and clean the Wikipedia articles", DOWNLOADS, seed("the split"), rows="one row an article")
 def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
     """Fetch English Wikipedia articles, clean their markup and split them by article: title, text, split."""
+    from recurformer.data.lookups import plant
     from recurformer.data.wikipedia import build_articles, hub_articles, wheel_articles
 
     least = settings.minimum_characters
@@ -29,7 +30,9 @@ def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
     articles = build_articles(found, settings.validation_share, args.seed, least)
     for split, texts in articles.groupby("split").text:
         print(f"{split}: {len(texts)} articles, {texts.str.len().sum():,} characters")
-    return articles
+    if settings.planted is None:
+        return articles
+    return plant(articles, **settings.planted.model_dump(), seed=args.seed)
 
 
 def _random(settings: Backbone) -> dict[str, Any]:

@@ -5,7 +5,7 @@ same seed. Items are input_ids and labels, both (L,); labels are not shifted (th
 no token is predicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -82,6 +82,47 @@ class ItemDataset(Dataset[Item]):
     def collate(self, items: Sequence[Item]) -> Item:
         """One batch: input_ids and labels (B, L), and attention_mask (B, L) when the lengths differ."""
         return pad_batch(items, self.pad_token_id, side="right")
+
+
+class Curriculum(ItemDataset):
+    """Whole batches of a synthetic task as items, all of the same number of tokens, and a curriculum.
+
+    Small models find a lookup in short samples and keep it in longer ones, where they would not find it: so the sizes
+    join one after the other, in their order, and a batch of shorter samples has more of them.
+
+    Args:
+        draw: (generator, samples, *size) -> input_ids and labels, (samples, length).
+        sizes: of samples: their length, and what else `draw` takes.
+        batch_size: samples of the longest size in a batch.
+        seed: of all batches.
+        curriculum: batches over which the sizes join; 0: all are there from the first.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+        sizes: Sequence[tuple[int, ...]],
+        batch_size: int,
+        seed: int,
+        curriculum: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        self.draw, self.sizes, self.curriculum = draw, sizes, curriculum
+        self.tokens = batch_size * max(length for length, *_ in sizes)
+
+    def __getitem__(self, index: int) -> Item:
+        joined = len(self.sizes)
+        if index < self.curriculum:
+            joined = 1 + index * len(self.sizes) // self.curriculum
+        size = self.sizes[index % joined]
+        rng = item_generator(self.seed, index, self.stream)
+        input_ids, labels = self.draw(rng, self.tokens // size[0], *size)
+        return {"input_ids": input_ids, "labels": labels}
+
+    def collate(self, items: Sequence[Item]) -> Item:
+        """The one batch of `items`."""
+        (batch,) = items
+        return batch
 
 
 class WindowDataset(ItemDataset):

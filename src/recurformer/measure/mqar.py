@@ -5,6 +5,7 @@ The model returns the value of each key that was shown earlier. Protocol of zool
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 
 from recurformer.data import IGNORED
 from recurformer.data.backbones import make_random
-from recurformer.data.datasets import Item, ItemDataset, draw_distinct, item_generator
+from recurformer.data.datasets import Curriculum, draw_distinct, item_generator
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
@@ -59,7 +60,8 @@ def run_mqar(
     model.to(torch.device(device))  # type: ignore[arg-type]
     recipe = dict(settings.training) | {"learning_rate": learning_rate}
     curriculum = round(settings.curriculum_share * recipe["steps"])
-    dataset = MQARBatches(settings.train, settings.vocabulary, recipe["batch_size"], seed, curriculum)
+    draw = partial(mqar_batch, vocabulary=settings.vocabulary)
+    dataset = Curriculum(draw, settings.train, recipe["batch_size"], seed, curriculum)
     recipe |= {"batch_size": 1}  # an item is a batch
     train(model, dataset, output_dir=output_dir, seed=seed, **recipe)
     sizes = {"vocabulary": settings.vocabulary, "samples": settings.test_samples, "seed": seed}
@@ -83,7 +85,7 @@ def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[s
         seed=seed,
     )
     length, pairs = max(settings.train)
-    input_ids, _ = mqar_batch(item_generator(seed, 0), PROFILED_SAMPLES, settings.vocabulary, length, pairs)
+    input_ids, _ = mqar_batch(item_generator(seed, 0), PROFILED_SAMPLES, length, pairs, vocabulary=settings.vocabulary)
     # k: a tenth of the length, the proportion of the appendix (102 of 1,024 tokens)
     profile = profile_heads(model, input_ids, window=length // 10)
     choice = settings.selection
@@ -121,7 +123,7 @@ def mqar_rows(
     model.eval()
     rows = []
     for length, pairs in slices:
-        drawn = mqar_batch(item_generator(seed, 0, split), samples, vocabulary, length, pairs)
+        drawn = mqar_batch(item_generator(seed, 0, split), samples, length, pairs, vocabulary=vocabulary)
         batches = (part.to(model.device).split(max(1, tokens_per_batch // length)) for part in drawn)
         correct = 0
         for input_ids, labels in zip(*batches, strict=True):
@@ -132,48 +134,13 @@ def mqar_rows(
     return pd.DataFrame(rows, columns=["length", "pairs", "correct", "queries"])
 
 
-class MQARBatches(ItemDataset):
-    """Whole batches of recall samples as items, all of the same number of tokens, and a curriculum.
-
-    Small models find the lookup in many short lists and keep it in longer ones, where they would not find it: so the
-    slices join one after the other, in their order, and a batch of a shorter slice has more samples.
-
-    Args:
-        slices: (length, pairs) of each slice.
-        vocabulary: number of tokens.
-        batch_size: samples of the longest slice in a batch.
-        seed: of all batches.
-        curriculum: batches over which the slices join; 0: all are there from the first.
-    """
-
-    def __init__(
-        self, slices: Sequence[tuple[int, int]], vocabulary: int, batch_size: int, seed: int, curriculum: int = 0
-    ) -> None:
-        super().__init__(seed)
-        self.slices, self.vocabulary, self.batch_size, self.curriculum = slices, vocabulary, batch_size, curriculum
-
-    def __getitem__(self, index: int) -> Item:
-        joined = len(self.slices)
-        if index < self.curriculum:
-            joined = 1 + index * len(self.slices) // self.curriculum
-        length, pairs = self.slices[index % joined]
-        samples = self.batch_size * max(length for length, _ in self.slices) // length
-        rng = item_generator(self.seed, index, self.stream)
-        input_ids, labels = mqar_batch(rng, samples, self.vocabulary, length, pairs)
-        return {"input_ids": input_ids, "labels": labels}
-
-    def collate(self, items: Sequence[Item]) -> Item:
-        """The one batch of `items`."""
-        (batch,) = items
-        return batch
-
-
 def mqar_batch(
     rng: np.random.Generator,
     batch: int,
-    vocabulary: int,
     length: int,
     pairs: int,
+    *,
+    vocabulary: int,
     power: float = 0.01,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Independent samples of multi-query associative recall, fast enough to be drawn during training.
@@ -190,10 +157,10 @@ def mqar_batch(
     Args:
         rng: the only source of randomness.
         batch: number of samples.
-        vocabulary: token ids; 0 is filler, keys come from 1 … vocabulary/2 - 1, values from vocabulary/2 … vocabulary -
-            1.
         length: tokens of a sample.
         pairs: key-value pairs, each queried once.
+        vocabulary: token ids; 0 is filler, keys come from 1 … vocabulary/2 - 1, values from vocabulary/2 … vocabulary -
+            1.
         power: exponent a of the gaps' law p(i) ∝ i^(a-1), in places of two tokens; 1 is uniform. With pairs = length /
             4, every place is used.
 

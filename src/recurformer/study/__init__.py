@@ -31,6 +31,7 @@ from recurformer.study.measurements import (
 from recurformer.study.method import (
     MEASURED,
     MIXER_PRICE,
+    Copying,
     Distributed,
     HeadScores,
     Mamba,
@@ -58,6 +59,9 @@ class Language(Block):
     seeds: list[Seed] = []
     """One conversion and training for each, the ablations' too: new weights and order; the study's seed where there is
     none."""
+    copying: Copying | None = None
+    """What a random backbone learns before `pretraining`: a small one finds recall in lists, but not in text; absent:
+    none."""
     pretraining: Training | None = None
     """Training of a random backbone on the text, before it is profiled and converted; absent: none."""
     profiling: Profiling
@@ -81,7 +85,9 @@ class Language(Block):
 
     @model_validator(mode="after")
     def own_keys_fit(self) -> Self:
-        """Keys of one backbone are keys of this block."""
+        """Keys of one backbone are keys of this block, and lists are copied before a training on text alone."""
+        if self.copying and not self.pretraining:
+            raise ValueError("copying: nothing would be trained after it; give pretraining too, or leave it out")
         for name in self.own:
             self.of(name)
         return self

@@ -99,6 +99,17 @@ class Backbone(Block):
         return self
 
 
+class Planted(Block):
+    """Pairs of words among those of the articles, each told twice: text that cannot be predicted without recall."""
+
+    words: Annotated[Count, Field(ge=2)] = 256
+    """The most frequent words of the training articles, of which pairs are drawn."""
+    every: Count = 12
+    """Words of text between the first tellings of two pairs."""
+    back: Count = 40
+    """A pair comes again so many words later, or up to twice as many."""
+
+
 class Corpus(Block):
     """English Wikipedia articles, split by article."""
 
@@ -112,6 +123,8 @@ class Corpus(Block):
     """For `hub`: how many articles are drawn."""
     revision: Commit | None = None
     """For `hub`: the pinned commit of the dataset."""
+    planted: Planted | None = None
+    """Pairs of words in all articles; absent: none."""
 
     @model_validator(mode="after")
     def complete(self) -> Self:

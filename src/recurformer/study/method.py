@@ -194,6 +194,19 @@ class Training(Block):
     """Steps between two checkpoints to resume from."""
 
 
+class Copying(Training):
+    """Training on lists of words that come again and again. A batch of shorter lists has more of them, and `batch_size`
+    counts the longest.
+    """
+
+    words: Annotated[Count, Field(ge=2)] = 256
+    """The most frequent words of the articles that are one token: what lists are made of."""
+    lengths: Annotated[list[Annotated[Count, Field(ge=8)]], Field(min_length=1)]
+    """Tokens of a sample: at least two tellings of a list."""
+    curriculum_share: Share = 0.0
+    """Share of the steps in which the lengths join one after the other; 0: all are trained from the first step."""
+
+
 class Distributed(Block):
     """A training over several processes, each with its own GPU if there are GPUs."""
 

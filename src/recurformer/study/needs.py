@@ -50,7 +50,9 @@ NEEDS = {
     # With the original's logits of all windows, where they fit into 2 GB.
     **dict.fromkeys(["continuation", "long_continuation"], Need(2800, 3, 480, gpu=True)),
     "positions": Need(2000, 3, 480, gpu=True),  # with the logits of long windows
-    **dict.fromkeys(["train_text", "recover", "pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
+    **dict.fromkeys(
+        ["train_text", "recover", "pretrain_text", "train_copying", "pretrain_hashhop", "train_hashhop"], TRAIN
+    ),
     "mqar": Need(1000, minutes=1440, gpu=True),
     **dict.fromkeys(["longest_input", "cache_peak"], Need(900, minutes=1440, gpu=True, fills=True)),
     "speed": Need(1500, 4, 240, gpu=True),  # the original and two converted models at once
