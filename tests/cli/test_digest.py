@@ -63,7 +63,7 @@ def insert(function):
     return edit
 
 
-TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
+TRAININGS = {"train", "train-copying", "train-hashhop", "recover", "mqar", "adapt"}
 
 
 def users_of(module):

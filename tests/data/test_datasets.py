@@ -1,13 +1,15 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from recurformer.data import IGNORED
 from recurformer.data.backbones import byte_tokenizer
-from recurformer.data.datasets import WindowDataset, pad_batch
+from recurformer.data.datasets import Curriculum, WindowDataset, pad_batch
 from recurformer.data.hashhop import HashHopTextDataset, HashHopTokenDataset
 from recurformer.data.sizes import HashHopTextSizes, HashHopTokenSizes
-from recurformer.measure.mqar import MQARBatches
+from recurformer.measure.mqar import mqar_batch
 
 
 def token_dataset(seed=0, **where):
@@ -21,7 +23,7 @@ def text_dataset(seed=0, **where):
 
 
 def mqar_batches(seed=0, **where):
-    return MQARBatches([(32, 4), (64, 8)], 128, 8, seed, **where)
+    return Curriculum(partial(mqar_batch, vocabulary=128), [(32, 4), (64, 8)], 8, seed, **where)
 
 
 def window_dataset(seed=0):

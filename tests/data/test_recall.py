@@ -1,6 +1,7 @@
 """Tasks of recall: key-value lists, in which every answer stands once and nowhere else, and MQAR."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from scipy.stats import chisquare
 from recurformer.data import IGNORED
 from recurformer.data.backbones import byte_tokenizer, hash_tokenizer
 from recurformer.data.datasets import draw_distinct
+from recurformer.data.lookups import SHORTEST_LIST, copy_batch, frequent_words, plant
 from recurformer.heads.probes import key_value_samples
 from recurformer.measure.mqar import draw_weighted, mqar_batch
 
@@ -109,3 +111,51 @@ def test_distinct_draws_are_uniform_in_every_place():
         assert chisquare(np.bincount(draws[:, place], minlength=10)).pvalue > 0.01
     joint = np.bincount(draws[:, 0] * 10 + draws[:, 1], minlength=100).reshape(10, 10)
     assert chisquare(joint[~np.eye(10, dtype=bool)]).pvalue > 0.01
+
+
+WORDS = ["amber", "birch", "cedar", "dogwood"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(every=st.integers(1, 20), back=st.integers(1, 30), seed=st.integers(0, 2**32))
+def test_planted_pairs_stand_where_they_shall_and_come_again(every, back, seed):
+    numbers = [str(number) for number in range(200)]
+    texts = [" ".join(["the", *WORDS * 9, "end"]), " ".join(numbers)]
+    given = pd.DataFrame({"title": ["a", "b"], "text": texts, "split": ["train", "validation"]})
+    planted = plant(given, words=4, every=every, back=back, lists=3, seed=seed)
+    assert planted.split.tolist() == [*given.split, "train"] and set(planted.text[2].split()) == set(WORDS)
+    told = planted.text[1].split(" ")
+    assert [word for word in told if word not in WORDS] == numbers  # the text itself is as it was
+    behind, number = [[] for _ in numbers], -1
+    for word in told:
+        if word in WORDS:
+            behind[number].append(word)
+        else:
+            number += 1
+    pairs = [list(zip(words[::2], words[1::2], strict=True)) for words in behind]
+    firsts = range(0, len(numbers), every)
+    for first in firsts:
+        later = pairs[first + back : first + 2 * back + 1]
+        assert first + 2 * back >= len(numbers) or pairs[first][-1] in [pair for here in later for pair in here]
+    again = sum(first + 2 * back < len(numbers) for first in firsts)
+    assert len(firsts) + again <= sum(map(len, pairs)) <= 2 * len(firsts)
+
+
+def test_frequent_words_are_long_ones_between_spaces():
+    texts = ["a tree, a tree and some tree (trees) and tree ", " some Some moss some some "]
+    assert frequent_words(texts, 2) == ["some", "tree"]
+    with pytest.raises(ValueError, match="words: the texts have 4 of four letters or more, 9 were asked for"):
+        frequent_words([*texts, " moss tree Some some "], 9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2 * SHORTEST_LIST, 60), st.integers(0, 2**32))
+def test_a_list_is_told_again_and_again(length, seed):
+    input_ids, labels = copy_batch(np.random.default_rng(seed), 5, length, [3, 7, 8, 11, 20])
+    assert input_ids.shape == labels.shape == (5, length) and input_ids.dtype == labels.dtype == torch.int64
+    assert set(input_ids.flatten().tolist()) <= {3, 7, 8, 11, 20}
+    for row, label in zip(input_ids, labels, strict=True):
+        period = int((label != IGNORED).nonzero()[0]) - 1 if (label != IGNORED).any() else length - 1
+        assert SHORTEST_LIST <= period <= length // 2
+        assert torch.equal(row[period:], row[:-period])
+        assert (label[: period + 1] == IGNORED).all() and torch.equal(label[period + 1 :], row[period + 1 :])

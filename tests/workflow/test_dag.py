@@ -16,7 +16,8 @@ from recurformer.render.registry import REGISTRY
 from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow, option, settings_of, snakemake
 
 LONG = {"continuation", "prices"}
-RECOVER = {"smoke", "default", "record", "recovery", "small"}
+LEARNING = {"small", "recall"}
+RECOVER = {"smoke", "default", "record", "recovery", *LEARNING}
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -25,14 +26,14 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     planned, below = dry(study), () if study == "default" else (study,)
     parts = (
         {"paper", "ablations"}
-        | ({"tasks"} if study != "small" else set())
+        | ({"tasks"} if study not in LEARNING else set())
         | ({"recovery"} if study in RECOVER else set())
     )
     parts |= {"equal_bytes"} if study == "recovery" else set()
-    parts |= {"positions"} if study in {"smoke", "small"} else set()
+    parts |= {"positions"} if study in {"smoke", *LEARNING} else set()
     parts |= {"prices"} if study in {"smoke", "long", "long-2k", "long-8k", "long-text"} else set()
     parts |= {"long_inputs"} if study in {"default", "smoke"} else set()
-    parts |= {"tradeoff"} if study in {"smoke", "small"} else set()
+    parts |= {"tradeoff"} if study in {"smoke", *LEARNING} else set()
     parts |= {"speed"} if study in {"default", "record", "smoke", "gpu"} else set()
     places = [tuple(name.split("/")) for job in planned.jobs for name in job.outputs]
     for kind, folder in (("tables", ("results", *below, "tables")), ("figures", ("figures", *below))):

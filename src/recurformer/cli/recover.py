@@ -1,4 +1,4 @@
-"""Stages that train models on text: continual training, and recovery by a recipe, with curves of quality."""
+"""Stages that train models on text: lists of its words, continual training, recovery by a recipe, with curves."""
 
 from argparse import Namespace
 from functools import partial
@@ -21,9 +21,9 @@ from recurformer.cli.stage import (
     progress,
     stage,
 )
-from recurformer.cli.texts import text_windows
+from recurformer.cli.texts import open_texts, text_windows
 from recurformer.files import atomic_path
-from recurformer.study import Distributed, Mamba, Recipe, Training
+from recurformer.study import Copying, Distributed, Mamba, Recipe, Training
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -89,6 +89,36 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, mixer: str) -> Non
     named = rows.assign(model=args.name, arm=arm_of(args), mixer=mixer, beta=args.beta, seed=args.seed)
     with atomic_path(file) as path:
         named.to_csv(path, index=False)
+
+
+@stage(
+    "training to copy lists of words",
+    checkpoint("folder of the model to train"),
+    ARTICLES,
+    *TRAINED,
+    device="computes",
+)
+def train_copying(args: Namespace, settings: Copying) -> dict[str, float]:
+    """Train a small model to copy lists of the tokens of frequent words, before it learns text."""
+    from recurformer.data.datasets import Curriculum
+    from recurformer.data.lookups import copy_batch, frequent_words
+    from recurformer.data.windows import encode_text
+    from recurformer.train.trainer import train
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    words = frequent_words(open_texts(args.articles, "train").text, settings.words)
+    tokens = sorted({token for word in words for token in encode_text(tokenizer, f" {word}")})
+    recipe = settings.model_dump(exclude={"words", "lengths", "curriculum_share"})
+    curriculum = round(settings.curriculum_share * settings.steps)
+    lengths = [(length,) for length in settings.lengths]
+    lists = Curriculum(partial(copy_batch, tokens=tokens), lengths, settings.batch_size, args.seed, curriculum)
+    model = open_model(args.checkpoint, dtype="float32")
+
+    def learn(folder: Path) -> dict[str, float]:
+        train(model, lists, output_dir=folder, seed=args.seed, **recipe | {"batch_size": 1})  # an item is a batch
+        return {}
+
+    return train_and_keep(args, model, tokenizer, learn)
 
 
 @stage(

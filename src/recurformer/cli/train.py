@@ -1,15 +1,13 @@
-"""Stages that train models on the synthetic tasks: HashHop, copied lists and associative recall."""
+"""Stages that train models on the synthetic tasks: HashHop and associative recall."""
 
 import math
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.checkpoints import device, open_model, open_tokenizer
 from recurformer.cli.resumable import CHECKPOINTS, METRICS, TRAINED, keep_metrics, resumable_run, train_and_keep
 from recurformer.cli.stage import (
-    ARTICLES,
     BETA,
     RATE,
     Metric,
@@ -20,8 +18,7 @@ from recurformer.cli.stage import (
     stage,
     write_rows,
 )
-from recurformer.cli.texts import open_texts
-from recurformer.study import Copying, Distributed, HashHopTask, Mamba, MqarTask, Training
+from recurformer.study import Distributed, HashHopTask, Mamba, MqarTask, Training
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,38 +38,6 @@ def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distri
 
     def learn(folder: Path) -> dict[str, float]:
         train(model, dataset, output_dir=folder, seed=args.seed, **options)
-        return {}
-
-    return train_and_keep(args, model, tokenizer, learn)
-
-
-@stage(
-    "training to copy lists of words",
-    checkpoint("folder of the model to train"),
-    ARTICLES,
-    *TRAINED,
-    device="computes",
-)
-def train_copying(args: Namespace, settings: Copying) -> dict[str, float]:
-    """Train a small model to copy lists of an article's frequent words, before it learns text."""
-    from recurformer.data.datasets import Curriculum
-    from recurformer.data.lookups import copy_batch, frequent_words
-    from recurformer.data.windows import encode_text
-    from recurformer.train.trainer import train
-
-    tokenizer = open_tokenizer(args.checkpoint)
-    words = frequent_words(open_texts(args.articles, "train").text, settings.words)
-    tokens = [ids[0] for ids in (encode_text(tokenizer, f" {word}") for word in words) if len(ids) == 1]
-    if len(tokens) < 2:
-        raise ValueError(f"--settings words: {args.checkpoint} has {len(tokens)} of them as one token; lists need two")
-    recipe = settings.model_dump(exclude={"words", "lengths", "curriculum_share"})
-    curriculum = round(settings.curriculum_share * settings.steps)
-    lengths = [(length,) for length in settings.lengths]
-    lists = Curriculum(partial(copy_batch, tokens=tokens), lengths, settings.batch_size, args.seed, curriculum)
-    model = open_model(args.checkpoint, dtype="float32")
-
-    def learn(folder: Path) -> dict[str, float]:
-        train(model, lists, output_dir=folder, seed=args.seed, **recipe | {"batch_size": 1})  # an item is a batch
         return {}
 
     return train_and_keep(args, model, tokenizer, learn)

@@ -13,6 +13,7 @@ from recurformer.data import IGNORED
 
 WORD = re.compile(r"(?<= )[A-Za-z]{4,}(?= )")
 SHORTEST_LIST = 4
+LIST_WORDS = 256
 
 
 def frequent_words(texts: Iterable[str], count: int) -> list[str]:
@@ -27,7 +28,7 @@ def frequent_words(texts: Iterable[str], count: int) -> list[str]:
     return [word for word, _ in counts.most_common(count)]
 
 
-def plant(articles: pd.DataFrame, words: int, every: int, back: int, seed: int) -> pd.DataFrame:
+def plant(articles: pd.DataFrame, words: int, every: int, back: int, lists: int, seed: int) -> pd.DataFrame:
     """Articles with pairs of words among their own, each told twice: only the first telling says what the second word
     of the second one is. Text has too few of such places for a small model to learn recall from.
 
@@ -36,7 +37,8 @@ def plant(articles: pd.DataFrame, words: int, every: int, back: int, seed: int) 
         words: the most frequent words of the training texts that pairs are drawn from, each pair equally likely.
         every: words of text between the first tellings of two pairs.
         back: a pair comes again so many words later, or up to twice as many.
-        seed: of the pairs and places.
+        lists: of `LIST_WORDS` words in one more training article: what is copied there is not forgotten.
+        seed: of the pairs, places and lists.
 
     Raises:
         ValueError: the texts have fewer different words.
@@ -54,7 +56,10 @@ def plant(articles: pd.DataFrame, words: int, every: int, back: int, seed: int) 
                     after[place] += pair
         return " ".join(part + told for part, told in zip(parts, after, strict=True))
 
-    return articles.assign(text=articles["text"].map(with_pairs))
+    planted = articles.assign(text=articles["text"].map(with_pairs))
+    rows = copy_batch(rng, lists, LIST_WORDS, range(words))[0].tolist()
+    text = "\n".join(" ".join(known[word] for word in row) for row in rows)
+    return pd.concat([planted, pd.DataFrame({"title": [""], "text": [text], "split": ["train"]})], ignore_index=True)
 
 
 def copy_batch(

@@ -108,6 +108,8 @@ class Planted(Block):
     """Words of text between the first tellings of two pairs."""
     back: Count = 40
     """A pair comes again so many words later, or up to twice as many."""
+    lists: Count = 400
+    """Lists of 256 such words, told again and again, in one more training article."""
 
 
 class Corpus(Block):

@@ -200,7 +200,7 @@ class Copying(Training):
     """
 
     words: Annotated[Count, Field(ge=2)] = 256
-    """The most frequent words of the articles that are one token: what lists are made of."""
+    """The most frequent words of the training articles: lists are made of their tokens."""
     lengths: Annotated[list[Annotated[Count, Field(ge=8)]], Field(min_length=1)]
     """Tokens of a sample: at least two tellings of a list."""
     curriculum_share: Share = 0.0
