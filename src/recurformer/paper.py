@@ -20,6 +20,7 @@ OTHER_LABELS = {
     "hashhop-qwen2": "HashHop-Qwen2",
     "text-llama": "Text-Llama",
     "text-qwen2": "Text-Qwen2",
+    "recall-qwen2": "Recall-Qwen2",
 }
 """Models of the suite's own studies; any other model is shown by its name."""
 QUANTITY_KINDS = {
