@@ -131,3 +131,15 @@ def test_padding(side):
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"at least one window, got \(0, 4\)$"):
         WindowDataset(torch.zeros(0, 4, dtype=torch.long))
+
+
+def test_sizes_join_one_after_the_other_with_equally_many_tokens():
+    drawn = []
+
+    def draw(rng, samples, length):
+        drawn.append(length)
+        return torch.zeros(samples, length), torch.zeros(samples, length)
+
+    dataset = Curriculum(draw, [(8,), (16,), (32,)], batch_size=4, seed=0, curriculum=12)
+    assert {dataset[index]["input_ids"].numel() for index in range(24)} == {4 * 32}
+    assert set(drawn[:4]) == {8} and set(drawn[4:8]) == {8, 16} and set(drawn[8:12]) == set(drawn[12:]) == {8, 16, 32}

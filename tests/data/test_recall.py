@@ -155,7 +155,7 @@ def test_a_list_is_told_again_and_again(length, seed):
     assert input_ids.shape == labels.shape == (5, length) and input_ids.dtype == labels.dtype == torch.int64
     assert set(input_ids.flatten().tolist()) <= {3, 7, 8, 11, 20}
     for row, label in zip(input_ids, labels, strict=True):
-        period = int((label != IGNORED).nonzero()[0]) - 1 if (label != IGNORED).any() else length - 1
+        period = int((label != IGNORED).nonzero()[0]) - 1
         assert SHORTEST_LIST <= period <= length // 2
         assert torch.equal(row[period:], row[:-period])
         assert (label[: period + 1] == IGNORED).all() and torch.equal(label[period + 1 :], row[period + 1 :])

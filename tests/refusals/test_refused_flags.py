@@ -7,6 +7,8 @@ import pytest
 TRAIN = "train backbone trained --metrics m.jsonl --name x --articles articles.parquet --tokens 32"
 RECIPE = "steps: 1, batch_size: 1, learning_rate: 0.1"
 LEARN = f"{TRAIN} --settings '{{{RECIPE}}}'"
+COPY = "train-copying backbone thesis --articles articles.parquet --metrics m.jsonl --name x --settings "
+COPY += f"'{{{{{RECIPE}, words: {{words}}, lengths: [{{length}}]}}}}'"
 MQAR = "mqar mqar.csv --metrics m.jsonl --beta 0.5 --rate {rate} --settings "
 RECALL = f"train: [[16, 2]], test: [[16, 2]], training: {{{RECIPE}}}"
 CONTINUE = "continuation backbone c.csv --original backbone --articles articles.parquet --name x"
@@ -38,6 +40,8 @@ VALUES = [
     (f"{TRAIN} --settings '{{{RECIPE}, weight_decay: .nan}}'", "--settings weight_decay = nan: "),
     (f"{LEARN} --tokens 1900", "windows: the longest of 1 texts has 1800 tokens, a window needs 1900"),
     (f"{LEARN} --tokens 99999", "backbone: windows of 99999 tokens: the model reads at most 2048"),
+    (COPY.format(words=2, length=99999), "backbone: windows of 99999 tokens: the model reads at most 2048"),
+    (COPY.format(words=999, length=8), "words: the texts have "),
     ("export converted thesis --without-sinks", "--without-sinks is of --stock"),
     ("table table9 profile.parquet --out t.csv", "table9"),
     ("table table3 m.csv --out t.csv", "m.csv"),

@@ -56,7 +56,7 @@ FOLDERS = {
     "pool-kv": "pool-kv backbone thesis --kv-heads 1",
     "train": f"train backbone thesis {TEXT} {RECIPE}",
     "train-copying": "train-copying backbone thesis --articles articles.parquet --metrics m.jsonl --name x --settings"
-    " '{steps: 1, batch_size: 1, learning_rate: 0.1, lengths: [8]}'",
+    " '{steps: 1, batch_size: 1, learning_rate: 0.1, words: 2, lengths: [8]}'",
     "train-hashhop": f"train-hashhop backbone thesis --metrics m.jsonl --name x {RECIPE}",
     "recover": f"recover backbone thesis {TEXT} {RECIPE} --arm x --heads heads.json --recovery r.csv"
     " --layer-errors l.csv",

@@ -52,6 +52,9 @@ VALUES = [
     ("backbones/tiny/vocabulary", None, "vocabulary: this key is missing; name the number of tokens that bpe learns"),
     ("corpus", MISSING, "corpus: this key is missing"),
     ("backbones/tiny/heads", None, "source 'random' needs heads"),
+    ("language/pretraining", None, "language: copying: nothing would be trained after it; give pretraining too, or"),
+    ("corpus/planted", {"words": 16}, "corpus.planted.every: this key is missing"),
+    ("language/copying/lengths", [4], "language.copying.lengths.0 = 4: "),
     ("hashhop/pretraining", None, "hashhop.pretraining: this key is missing; 'hashhop-tiny' is random"),
     # wrong types
     ("backbones", {1: {}}, "backbones.1 = 1: this is a number; write a text in quotes"),

@@ -74,6 +74,15 @@ def test_a_distributed_training_asks_for_a_gpu_for_each_process():
     assert shared["mem_mb"] == 4 * alone["mem_mb"]
 
 
+def test_lists_need_the_memory_of_their_longest_samples():
+    """The continual training of the study counts for other trainings, its pretraining for its own."""
+    recipe = {"batch_size": 16, "lengths": [24, 256]}
+    language = {"copying": recipe, "pretraining": {"batch_size": 16}, "training": {"batch_size": 1}, "tokens": 256}
+    study, names = PAPER | {"device": "cpu", "language": language}, {"backbone": "qwen2-7b"}
+    lists, text, more = (request(rule, study, names) for rule in ("train_copying", "pretrain_text", "train_text"))
+    assert lists == text and lists["mem_mb"] > more["mem_mb"]
+
+
 def test_a_rule_keeps_its_needs_under_a_prefix_and_an_unknown_one_is_light():
     names = {"backbone": "llama2-7b"}
     assert request("replication_train_text", PAPER, names) == request("train_text", PAPER, names)

@@ -189,6 +189,14 @@ def test_no_model_is_measured_on_hashhop_twice(dry, tmp_path):
     assert found == record | {"argv": [*argv[:3], f"{place}/baseline.parquet"], "outputs": ["baseline.parquet"]}
 
 
+def test_lists_are_copied_before_the_text_is_read(dry):
+    for study, copies in (("recall", ["results/recall/language/recall-qwen2/copying"]), ("small", [])):
+        commands = dry(study).commands
+        assert [words[1] for _, stage, *words in commands if stage == "train-copying"] == copies
+        bases = [words for _, stage, *words in commands if stage == "train" and words[1].endswith("/base")]
+        assert bases and [words[0] for words in bases if "/backbones/" not in words[0]] == copies
+
+
 def test_both_small_models_are_trained_alike(dry):
     """A study that changes another inherits its keys for one backbone, which an anchor does not show."""
     trained = defaultdict(set)

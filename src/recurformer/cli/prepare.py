@@ -28,11 +28,11 @@ def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
     else:
         found = iter(hub_articles(settings.revision or "", settings.articles or 0, args.seed, least))
     articles = build_articles(found, settings.validation_share, args.seed, least)
+    if settings.planted:
+        articles = plant(articles, **settings.planted.model_dump(), seed=args.seed)
     for split, texts in articles.groupby("split").text:
         print(f"{split}: {len(texts)} articles, {texts.str.len().sum():,} characters")
-    if settings.planted is None:
-        return articles
-    return plant(articles, **settings.planted.model_dump(), seed=args.seed)
+    return articles
 
 
 def _random(settings: Backbone) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Stages that train models on text: lists of its words, continual training, recovery by a recipe, with curves."""
+"""Stages that train models on text: on lists of its words, continually, or by a recipe, with curves of quality."""
 
 from argparse import Namespace
 from functools import partial
@@ -21,7 +21,7 @@ from recurformer.cli.stage import (
     progress,
     stage,
 )
-from recurformer.cli.texts import open_texts, text_windows
+from recurformer.cli.texts import check_length, open_texts, text_windows
 from recurformer.files import atomic_path
 from recurformer.study import Copying, Distributed, Mamba, Recipe, Training
 
@@ -105,6 +105,7 @@ def train_copying(args: Namespace, settings: Copying) -> dict[str, float]:
     from recurformer.data.windows import encode_text
     from recurformer.train.trainer import train
 
+    check_length(args.checkpoint, max(settings.lengths))
     tokenizer = open_tokenizer(args.checkpoint)
     words = frequent_words(open_texts(args.articles, "train").text, settings.words)
     tokens = sorted({token for word in words for token in encode_text(tokenizer, f" {word}")})

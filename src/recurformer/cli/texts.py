@@ -37,6 +37,17 @@ def open_texts(articles: str | Path, split: str | None = None, columns: Sequence
     return chosen.reset_index(drop=True)
 
 
+def check_length(checkpoint: Path, tokens: int) -> None:
+    """Refuse windows that are longer than the model of `checkpoint` reads.
+
+    Raises:
+        ValueError: it reads fewer tokens.
+    """
+    longest = getattr(open_config(checkpoint), "max_position_embeddings", None) or tokens
+    if tokens > longest:
+        raise ValueError(f"{checkpoint}: windows of {tokens} tokens: the model reads at most {longest}")
+
+
 def text_windows(
     args: Namespace, tokens: int, count: int | None = None, split: str = "train", seed: int = 0
 ) -> "Tensor":
@@ -47,8 +58,6 @@ def text_windows(
     """
     from recurformer.data.windows import windows
 
-    longest = getattr(open_config(args.checkpoint), "max_position_embeddings", None) or tokens
-    if tokens > longest:
-        raise ValueError(f"{args.checkpoint}: windows of {tokens} tokens: the model reads at most {longest}")
+    check_length(args.checkpoint, tokens)
     texts = open_texts(args.articles, split).text.tolist()
     return windows(texts, open_tokenizer(args.checkpoint), tokens, count, seed)

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 
 from recurformer.cli.checkpoints import device, open_model, open_tokenizer
 from recurformer.cli.resumable import CHECKPOINTS, METRICS, TRAINED, keep_metrics, resumable_run, train_and_keep
-from recurformer.cli.stage import (
-    BETA,
-    RATE,
-    Metric,
-    argument,
-    checkpoint,
-    rows_argument,
-    seed,
-    stage,
-    write_rows,
-)
+from recurformer.cli.stage import BETA, RATE, Metric, argument, checkpoint, rows_argument, seed, stage, write_rows
 from recurformer.study import Distributed, HashHopTask, Mamba, MqarTask, Training
 
 if TYPE_CHECKING:

@@ -102,14 +102,14 @@ class Backbone(Block):
 class Planted(Block):
     """Pairs of words among those of the articles, each told twice: text that cannot be predicted without recall."""
 
-    words: Annotated[Count, Field(ge=2)] = 256
+    words: Annotated[Count, Field(ge=2)]
     """The most frequent words of the training articles, of which pairs are drawn."""
-    every: Count = 12
+    every: Count
     """Words of text between the first tellings of two pairs."""
-    back: Count = 40
+    back: Count
     """A pair comes again so many words later, or up to twice as many."""
-    lists: Count = 400
-    """Lists of 256 such words, told again and again, in one more training article."""
+    lists: Count
+    """Lists of such words, told again and again, in one more training article."""
 
 
 class Corpus(Block):

@@ -199,7 +199,7 @@ class Copying(Training):
     counts the longest.
     """
 
-    words: Annotated[Count, Field(ge=2)] = 256
+    words: Annotated[Count, Field(ge=2)]
     """The most frequent words of the training articles: lists are made of their tokens."""
     lengths: Annotated[list[Annotated[Count, Field(ge=8)]], Field(min_length=1)]
     """Tokens of a sample: at least two tellings of a list."""

@@ -127,8 +127,8 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
         study: as `Study.model_dump` gives it.
         names: wildcards of the job.
     """
-    known = [name for name in NEEDS if f"_{rule}".endswith(f"_{name}")]
-    need = NEEDS[max(known, key=len)] if known else Need()
+    known = max((name for name in NEEDS if f"_{rule}".endswith(f"_{name}")), key=len, default="")
+    need = NEEDS.get(known, Need())
     on_gpu = study["device"] == "gpu"
     backbone = names.get("backbone")  # Snakemake's wildcards are a list of values, so `in` would not look at names
     spread = study["distributed"].get(backbone) if need.trains else None
@@ -138,8 +138,9 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
         sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
         if need.trains and not on_gpu:
-            block = study["language"]["pretraining" if rule.endswith("pretrain_text") else "training"]
-            training, tokens = block or {"batch_size": 1}, study["language"]["tokens"]
+            learnt = {"pretrain_text": "pretraining", "train_copying": "copying"}.get(known, "training")
+            training = study["language"][learnt] or {"batch_size": 1}
+            tokens = max(training.get("lengths", [study["language"]["tokens"]]))
             held += sizes.weight_bytes + sizes.training_bytes(tokens * training["batch_size"])  # and the original
     megabytes = SLACK * (need.base_mb + held / MB) + (GPU_LIBRARY_MB if on_gpu and need.gpu else 0)
     return {
