@@ -62,6 +62,6 @@ rule all:
 
 rule ablations:
     input:
-        figures_of("ablations", "prices", "tradeoff"),
+        figures_of("ablations", "prices", "priced_positions", "tradeoff"),
         tables_of("ablations"),
         multiext("<results>/ablations/claims", ".json", ".html"),

@@ -294,9 +294,12 @@ def written(subjects=SUBJECTS) -> Rows:
 def positions() -> Rows:
     """Nearer to the end of a long window each token is harder, and without attention what stood far back as well."""
     of_betas = [("original", "full", 1.0, "", True, 0), *(("mixer", "mamba", b, "ra_i", True, 0) for b in (0.5, 0.9))]
-    for about, window, position in product(of_betas, range(3), range(0, 512, 32)):
-        nats, recalled = 2 + position / 512, position // 64
-        yield "qwen2-0.5b", *about, 0.6, window, position, 32, 32 * nats, recalled, recalled * (nats + about[2])
+    of_shares = [ORIGINAL, *(("priced", "windows_bits", share, "", False, 0, share) for share in (0.25, 0.5))]
+    subjects = [*((*about, 0.6) for about in of_betas), *of_shares]
+    for about, window, position in product(subjects, range(3), range(0, 512, 32)):
+        apart = (1 - about[-1]) * (position + 32 * window) / 512
+        nats, recalled = 2 + position / 512 + (0 if about[4] else apart / 2), position // 64
+        yield "qwen2-0.5b", *about, window, position, 32, 32 * nats, 32 * apart, recalled, recalled * (nats + about[2])
 
 
 def ablation_lm_eval() -> Rows:

@@ -128,7 +128,7 @@ def test_a_small_model_comes_back_by_position_and_by_what_it_recalls(figures, me
     tokens, places, recalled = figures["comes_back"].axes
     assert [len(axes.lines) for axes in (tokens, places, recalled)] == [6, 3, 3]
     rows = measurements["positions"]
-    half = rows[(rows["setting"] == 0.5) & rows["position"].between(128, 255)]
+    half = rows[rows["trained"] & (rows["setting"] == 0.5) & rows["position"].between(128, 255)]
     for axes, nats, count in (
         (places, "negative_log_likelihood", "tokens"),
         (recalled, "recalled_likelihood", "recalled"),
@@ -149,6 +149,18 @@ def test_the_tradeoff_sets_each_window_against_itself(figures, measurements):
     drawn = [tuple(point) for line in by_bytes.lines for point in np.column_stack(line.get_data())]
     assert (0.6, pytest.approx(over)) in drawn and (1.0, pytest.approx(1.0)) in drawn
     assert {line.get_xdata()[-1] for line in by_minutes.lines[:-1]} == {1 / 60}
+
+
+def test_a_price_is_paid_by_position_and_set_against_the_same_window(figures, measurements):
+    apart, perplexity = figures["by_position"].axes
+    rows = measurements["positions"]
+    quarter = rows[(rows["family"] == "priced") & (rows["setting"] == 0.25) & (rows["position"] == 64)]
+    original = rows[(rows["family"] == "original") & ~rows["trained"] & (rows["position"] == 64)]
+    rise = (quarter["negative_log_likelihood"].sum() - original["negative_log_likelihood"].sum()) / 96
+    for axes, value in ((apart, quarter["divergence"].sum() / 96), (perplexity, np.exp(rise))):
+        assert dict(zip(*axes.lines[0].get_data(), strict=True))[80.0] == pytest.approx(value)
+    with pytest.raises(ValueError, match="nothing that is bought by price"):
+        FIGURES["by_position"](rows[rows["family"] != "priced"])
 
 
 def test_windows_without_a_recalled_token_say_so(measurements):

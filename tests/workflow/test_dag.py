@@ -31,7 +31,7 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     )
     parts |= {"equal_bytes"} if study == "recovery" else set()
     parts |= {"positions"} if study in {"smoke", *LEARNING} else set()
-    parts |= {"prices"} if study in {"smoke", "long", "long-2k", "long-8k", "long-text"} else set()
+    parts |= {"prices", "priced_positions"} if study in {"smoke", "long", "long-2k", "long-8k", "long-text"} else set()
     parts |= {"long_inputs"} if study in {"default", "smoke"} else set()
     parts |= {"tradeoff"} if study in {"smoke", *LEARNING} else set()
     parts |= {"speed"} if study in {"default", "record", "smoke", "gpu"} else set()

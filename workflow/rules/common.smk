@@ -58,8 +58,9 @@ LEARNS_TEXT = {
 }
 
 
-# Whether trainings on text measure their model meanwhile.
+# Whether trainings on text measure their model meanwhile; those of backbones that learn the text from nothing.
 RECOVERY = any(block["recovery"] for block in LANGUAGE.values())
+COMES_BACK = {name for name in LEARNS_TEXT if LANGUAGE[name]["recovery"]}
 
 
 include: "subjects.smk"

@@ -124,7 +124,12 @@ MEASUREMENTS = {
         else []
     ),
     "positions": (
-        papers_files("positions.parquet", LEARNS_TEXT) if ABLATIONS["positions"] else []
+        [
+            *papers_files("positions.parquet", COMES_BACK),
+            *measurements_of("language", read_by_position, "positions.parquet"),
+        ]
+        if ABLATIONS["positions"]
+        else []
     ),
     "compared_hashhop": measurements_of(
         "hashhop", partial(compared, "hashhop"), "hashhop.parquet"
@@ -164,6 +169,7 @@ PARTS = {
     "equal_bytes": recovered_files("", EQUAL_BYTES),
     "prices": ABLATIONS["language"]["priced"],
     "positions": MEASUREMENTS["positions"] and RECOVERY,
+    "priced_positions": ABLATIONS["positions"] and ABLATIONS["language"]["priced"],
     "tradeoff": MEASUREMENTS["compared_recovery"],
     "long_inputs": ABLATIONS["long_inputs"],
     "speed": MEASUREMENTS["bench"],

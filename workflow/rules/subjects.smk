@@ -159,6 +159,12 @@ def compared(task, backbone):
     ]
 
 
+def read_by_position(backbone):
+    """The original, and the first of what is bought by price, where a study has any."""
+    priced = [Subject("priced", name) for name in ABLATIONS["language"]["priced"][:1]]
+    return [Subject("original"), *priced] if priced else []
+
+
 def read_long(backbone):
     """What is compared after long prompts: nothing there is trained."""
     long = ABLATIONS["long_inputs"]

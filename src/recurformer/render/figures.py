@@ -24,7 +24,15 @@ from recurformer.render.figures_ablations import (
     ablation_selectors,
     ablation_sizes,
 )
-from recurformer.render.figures_cache import ablation_granularity, ablation_pareto, frontier, long_inputs, speed, states
+from recurformer.render.figures_cache import (
+    ablation_granularity,
+    ablation_pareto,
+    by_position,
+    frontier,
+    long_inputs,
+    speed,
+    states,
+)
 from recurformer.render.figures_recovery import comes_back, equal_bytes, recovery, tradeoff
 from recurformer.render.style import (
     WIDTH,
@@ -431,7 +439,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "figure1": figure1, "figure2": figure2, "figure3": figure3, "figure4": figure4, "figure5": figure5,
     "figure6": figure6, "recovery": recovery, "comes_back": comes_back, "tradeoff": tradeoff,
     "equal_bytes": equal_bytes, "speed": speed, "ablation_pareto": ablation_pareto,
-    "frontier": frontier, "long_inputs": long_inputs,
+    "frontier": frontier, "by_position": by_position, "long_inputs": long_inputs,
     "states": states, "ablation_granularity": ablation_granularity, "ablation_selectors": ablation_selectors,
     "ablation_mixers": ablation_mixers, "ablation_sizes": ablation_sizes, "ablation_needle": ablation_needle,
     "ablation_ra_i": ablation_ra_i,

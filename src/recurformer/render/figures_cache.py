@@ -1,5 +1,6 @@
 """Quality and divergence over the cache that each method really holds."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from recurformer.data.interval import mean_interval
 from recurformer.paper import label
 from recurformer.render.panels import OURS, End, Panel, draw_panels, quality_figure
 from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
-from recurformer.results.frames import by_model, groups, require
+from recurformer.results.frames import by_model, groups, ratio_of_sums, require
 from recurformer.results.scores import (
     AGREEMENT,
     CONTINUATION,
@@ -28,6 +30,7 @@ from recurformer.results.scores import (
     scores,
     why_not_run,
 )
+from recurformer.results.words import from_to
 from recurformer.study.method import MIXER_PRICE
 
 CONTROLS = ("mean", "zero")
@@ -90,6 +93,56 @@ def frontier(
     if needle is not None and (needle["method"] == "snapkv").any():
         note += " A needle's question ends the prompt: SnapKV sees it before it drops tokens."
     return draw_panels("Frontier", panels, "ratio", AXIS, note, _log_scales)
+
+
+PLACES = 16
+"""Parts of a window, by position."""
+
+
+def _of_places(rows: pd.DataFrame, column: str) -> pd.Series:
+    """A sum of nats a token, by the middle of a part of the window, and by window."""
+    wide = math.ceil((rows["position"] + rows["tokens"]).max() / PLACES)
+    return ratio_of_sums(rows, [(rows["position"] // wide + 0.5) * wide, rows["window"]], column, "tokens")
+
+
+@styled
+def by_position(positions: pd.DataFrame) -> Figure:
+    """A row a model, a line a share of the cache: divergence of what is bought by price from the original, and its
+    perplexity over the original's, by position.
+
+    Raises:
+        ValueError: nothing is bought by price.
+    """
+    rows = require(positions, "positions")
+    rows = rows[~rows["trained"].astype(bool)]
+    rows = rows[rows["model"].isin(rows.loc[rows["family"] == "priced", "model"])]
+    if rows.empty:
+        raise ValueError("positions measurements have nothing that is bought by price: no cache becomes smaller")
+    models = by_model(rows)
+    figure = Figure(figsize=(WIDTH, 1.0 + 2.4 * len(models)), label="By position")
+    for (model, of_model), panels in zip(models, figure.subplots(len(models), 2, squeeze=False), strict=True):
+        original = _of_places(of_model[of_model["family"] == "original"], "negative_log_likelihood")
+        for place, (share, line) in enumerate(groups(of_model[of_model["family"] == "priced"], "setting", sort=True)):
+            look = series(place)
+            rise = _of_places(line, "negative_log_likelihood") - original
+            for axes, nats, shown in zip(
+                panels, (_of_places(line, "divergence"), rise), (float, math.exp), strict=True
+            ):
+                means = {at: mean_interval(values.to_numpy()) for at, values in nats.groupby(level=0)}
+                mean, low, high = (list(map(shown, values)) for values in zip(*means.values(), strict=True))
+                axes.plot(means.keys(), mean, **look.line, markersize=4, label=f"{share:g} of the cache")
+                axes.fill_between(means.keys(), low, high, color=look.colour, alpha=0.15, linewidth=0)
+        panels[0].set_yscale("log")
+        panels[0].set_ylabel(f"{label(model)}: KL to the original\n(nats a token)")
+        panels[1].axhline(1, color="0.5", linewidth=0.8)
+        panels[1].set_ylabel("perplexity, over the original's")
+        for axes in panels:
+            axes.set_xlabel("tokens after the prompt")
+    legend_above(figure, figure.axes[:1], ncols=4)
+    windows = from_to(rows.groupby("model")["window"].nunique())
+    names = sorted({method_label("priced", name) for name in rows.loc[rows["family"] == "priced", "method"]})
+    add_note(figure, f"{', '.join(names).capitalize()}. Bands: 95 % interval over {windows} windows.")
+    return figure
 
 
 @styled

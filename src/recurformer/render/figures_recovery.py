@@ -253,6 +253,7 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
         ValueError: no model of `positions` has a curve of recovery.
     """
     ends = require(positions, "positions")
+    ends = ends[ends["trained"].astype(bool)]
     ends = ends.assign(beta=ends["setting"].where(ends["family"] != "original", 0.0))
     curves = recovery_points(recovery)
     curves = curves[curves["arm"].isin(["original", "paper"])]
@@ -278,7 +279,7 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
         for axes, title in zip(row, ("held-out text", "all tokens", "recalled tokens"), strict=True):
             if not any(len(line.get_ydata()) for line in axes.lines):
                 axes.text(0.5, 0.5, "none in these windows", transform=axes.transAxes, ha="center", va="center")
-                axes.set_title(title)
+                axes.set(title=title, xticks=[], yticks=[])
                 continue
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ScalarFormatter())

@@ -21,7 +21,7 @@ class Entry:
 
     part: Literal[
         "paper", "tasks", "recovery", "equal_bytes", "prices", "positions", "tradeoff", "speed", "long_inputs",
-        "ablations",
+        "ablations", "priced_positions",
     ]  # fmt: skip
     kinds: list[str]
     label: str

@@ -43,7 +43,8 @@ KINDS = {
     "continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood#",
     "long_continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood# divergence#",
     "written": f"{IDENTITY} window# agreed# tokens# negative_log_likelihood#",
-    "positions": f"{IDENTITY} window# position# tokens# negative_log_likelihood# recalled# recalled_likelihood#",
+    "positions": f"{IDENTITY} window# position# tokens# negative_log_likelihood# divergence# "
+    "recalled# recalled_likelihood#",
     "recovery": "model arm mixer beta# seed# tokens# seconds# "
     "window# negative_log_likelihood# divergence# bytes_10240# bytes_61440#",
     "layer_errors": "model arm mixer beta# seed# layer# after#",
