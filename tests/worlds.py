@@ -293,13 +293,18 @@ def written(subjects=SUBJECTS) -> Rows:
 
 def positions() -> Rows:
     """Nearer to the end of a long window each token is harder, and without attention what stood far back as well."""
-    of_betas = [("original", "full", 1.0, "", True, 0), *(("mixer", "mamba", b, "ra_i", True, 0) for b in (0.5, 0.9))]
+    of_betas = [
+        ("original", "full", 1.0, "", True, 0),
+        *(("mixer", "mamba", b, "ra_i", True, 0) for b in (0.5, 0.9, 1.0)),
+    ]
     of_shares = [ORIGINAL, *(("priced", "windows_bits", share, "", False, 0, share) for share in (0.25, 0.5))]
-    subjects = [*((*about, 0.6) for about in of_betas), *of_shares]
-    for about, window, position in product(subjects, range(3), range(0, 512, 32)):
+    trained = product(BACKBONE_LABELS, ((*about, 0.6) for about in of_betas))
+    subjects = [*trained, *product(["qwen2-0.5b"], of_shares)]
+    for (model, about), window, position in product(subjects, range(3), range(0, 512, 32)):
         apart = (1 - about[-1]) * (position + 32 * window) / 512
         nats, recalled = 2 + position / 512 + (0 if about[4] else apart / 2), position // 64
-        yield "qwen2-0.5b", *about, window, position, 32, 32 * nats, 32 * apart, recalled, recalled * (nats + about[2])
+        lost = recalled * (nats + about[2] + (about[0] == "mixer"))
+        yield model, *about, window, position, 32, 32 * nats, 32 * apart, recalled, lost
 
 
 def ablation_lm_eval() -> Rows:
@@ -350,7 +355,12 @@ def recovery() -> Rows:
     mixers = {"state": "window_state", "bytes_window": "window"}
     for tokens, window in product((0, 10**6), range(6)):
         yield "qwen2-0.5b", "original", "", 0.0, 0, tokens, 1.0, window, 2.0 + window / 10, 0.0, 1e6, 6e6
-    runs = [*((arm, 0.5, end) for arm, end in ends.items()), ("paper", 0.9, 2.5), ("plus", 0.9, 2.2)]
+    runs = [
+        *((arm, 0.5, end) for arm, end in ends.items()),
+        ("paper", 0.9, 2.5),
+        ("paper", 1.0, 2.5),
+        ("plus", 0.9, 2.2),
+    ]
     for (arm, beta, end), window in product(runs, range(6)):
         for tokens, nats in ((0, 9.0), (10**6, end)):
             apart = nats - 2.0 + 0.01 * (window + 1)

@@ -100,6 +100,7 @@ MUTATIONS = {
         lambda f: f["negative_log_likelihood"] + f["position"].where(recurformer_rows(f), 0)),
     "what stood far back is lost": with_column(
         "continuation", "recalled_likelihood", lambda f: f["recalled_likelihood"] + 4 * recurformer_rows(f)),
+    "what stood far back needs no attention": with_column("positions", "recalled_likelihood", lambda f: f["recalled"]),
     "one token is written for ever, which is likely": ideal() | {"written": ideal()["written"].assign(
         agreed=lambda f: f["agreed"].mask(recurformer_rows(f), 0),
         negative_log_likelihood=lambda f: f["negative_log_likelihood"].mask(recurformer_rows(f), 0.1))},

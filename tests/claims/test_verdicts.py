@@ -13,6 +13,7 @@ from recurformer.claims.ledger import decide
 from recurformer.results.words import CONSISTENT, CONTRADICTED, FAILS_SMALL, NOT_RUN, REPRODUCED, UNDECIDED
 from tests.worlds import world
 
+RECALL = "text/less-effective-at-range"
 FALLS, UNKNOWN = "may have fallen by 0.20 nats", "has flattened is not known"
 LLAMA_H_GQ = "table4/llama2-7b/0.90/h_gq"
 NO_ATTENTION, NEEDS_ATTENTION = "figure4/poor-without-attention", "figure4/attention-necessary"
@@ -231,6 +232,11 @@ CASES = [
     ("reviewer/chosen", "continuation", lambda f: f.drop(columns="divergence"), NOT_RUN, "at equal bytes"),
     ("reviewer/chosen", "continuation", put("divergence", 50.0,
         lambda f: (f["method"] == "window") & ~f["trained"] & (f["window"] == 0)), UNDECIDED, OPEN),
+    # recall without attention heads, where the original recalls
+    (RECALL, "positions", put("recalled_likelihood", 0.0), CONTRADICTED, "1.0"),
+    (RECALL, "positions", put("recalled_likelihood", 999.0), UNDECIDED, "does not recall"),
+    (RECALL, "positions", put("fall", 0.2, lambda f: f["setting"] == 1), UNDECIDED, FALLS),
+    (RECALL, "positions", lambda f: f[(f["family"] == "original") | (f["setting"] < 1)], NOT_RUN, "all heads replaced"),
     # speed: on a GPU, at batch 1, after the longest context that both phases have
     ("text/inference-efficiency", "bench",
         all_of(*(put(name, value, lambda f: (f["tokens"] > 1024) & (f["beta"] == 0.5))

@@ -10,24 +10,29 @@ import pandas as pd
 
 from recurformer.claims.caches import query_groups
 from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding, at_most, drop
-from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labels
+from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, because, labels
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
 from recurformer.results.cells import baseline_scores, over_original, perplexity_values, quality_values
-from recurformer.results.frames import ratio_of_sums, records
+from recurformer.results.frames import by_model, ratio_of_sums, records
 from recurformer.results.learned import (
     KNOWS_LANGUAGE,
     LEARNED_MQAR,
     NEAR_PRINTED,
     at_best_rate,
     best_learning_rates,
+    largest_fall,
     needed_h_gq,
     why_mqar_not_run,
+    why_undecided,
 )
+from recurformer.results.scores import identified, of
 from recurformer.results.words import estimated, number
 from recurformer.study.ablations import COMMON_BETA
 
+RECALLED = ("recalled_likelihood", "recalled")
+"""Columns of positions: nats, and the tokens that only the text far before tells."""
 SAME_STEPS = "trained for the same steps as the original; more were not tried"
 DEFAULT_BETA = 0.9
 
@@ -188,6 +193,39 @@ def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
     highest = float(accuracy.loc[1.0].to_numpy().max())
     remark = (_require_last_word if highest < poor else _how_long)(evidence, 1.0, best)
     return Finding(highest < poor, f"at most {highest:.2f}", rows, remark=remark)
+
+
+def recall_without_attention(evidence: Evidence) -> Finding:
+    """Perplexity of recalled tokens when all heads are replaced, over that of the original trained likewise, at those
+    positions at which the original recalls.
+    """
+    ratios: dict[str, float] = {}
+    rows: list[pd.DataFrame] = []
+    reasons: list[Missing] = []
+    for model, of_model in by_model(identified(evidence.rows("positions", trained=True), "positions")):
+        original, bare = of(of_model, "original"), of(of_model, "mixer", "mamba")
+        bare = bare[bare["setting"] == 1]
+        nats = ratio_of_sums(original, "position", *RECALLED).dropna()
+        recalls = nats.index[nats <= math.log(KNOWS_LANGUAGE)]
+        if bare.empty:
+            reasons.append(Missing(f"{label(model)}: no model with all heads replaced"))
+        elif recalls.empty:
+            reasons.append(Undecided(f"{label(model)} does not recall: perplexity {math.exp(nats.min()):,.0f} at best"))
+        elif reason := why_undecided(largest_fall(bare)):
+            reasons.append(Undecided(f"{label(model)} at β 1: {reason}"))
+        else:
+            both = [part[part["position"].isin(recalls)] for part in (bare, original)]
+            ours, theirs = (ratio_of_sums(part, "seed", *RECALLED) for part in both)
+            ratios[model] = math.exp(ours.min() - theirs.max())
+            rows += both
+    if not ratios:
+        raise because(reasons)
+    text = ", ".join(f"{label(model)} {ratio:,.1f}" for model, ratio in ratios.items())
+    return Finding(
+        min(ratios.values()) > ALLOWED_RATIO,
+        f"at least so many times the original's in every training: {text}",
+        {"positions": labels(rows)},
+    )
 
 
 def attention_necessary(evidence: Evidence) -> Finding:
