@@ -15,6 +15,7 @@ from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.claims.ledger import all_claims
 from recurformer.data.interval import mean_interval
 from recurformer.data.sizes import PUBLISHED
+from recurformer.files import read_yaml
 from recurformer.heads.select import replaced_count
 from recurformer.paper import CACHE_LENGTHS, CELLS, NUMBERS
 from recurformer.render.adaptation import compared
@@ -22,6 +23,7 @@ from recurformer.results.cells import PYRAMIDINFER
 from recurformer.results.learned import ALLOWED_FALL
 from recurformer.results.scores import AGREEMENT, METHODS, papers_method, scores
 from recurformer.results.words import MARKS
+from recurformer.study.needs import Sizes
 
 ROOT = Path(__file__).parents[2]
 FINDINGS, README, RECOVERY, ADAPT = (
@@ -645,6 +647,23 @@ def test_what_is_said_of_the_comparisons_in_a_small_model_is_recorded(arm, name,
     assert f"| {name} | {' | '.join(cells)} |" in RECOVERY
     if "window" in arm:
         assert f"On the 64 windows, no difference is shown: {cells[3]}" in README
+
+
+def test_the_parameters_of_the_small_models_are_stated_as_recorded():
+    records = map(json.loads, (ROOT / "recorded/small/runs.jsonl").read_text("utf-8").splitlines())
+    counts = {record["place"]: record["metrics"].get("parameters") for record in records}
+    more = {}
+    for model, study in (("text-llama", "default"), ("text-qwen2", "small")):
+        backbone = read_yaml(ROOT / f"config/{study}.yaml")["backbones"][model]
+        sizes = Sizes.of(backbone)
+        biases = sizes.width + 2 * sizes.kv_width if model == "text-qwen2" else 0
+        norms = (2 * sizes.layers + 1) * sizes.hidden
+        original = sizes.weight_bytes / 4 + norms + sizes.layers * biases
+        for beta in ("0.5", "1.0"):
+            place = f"results/language/{model}/heads/ra_i-kv_group-0/beta-{beta}/mamba/seed-0/converted.run.json"
+            more.setdefault(beta, []).append(f"{counts[place] / original - 1:.0%}"[:-1])
+    half, every = (sorted(ends) for ends in more.values())
+    assert f"{' and '.join(half)} % more at β = 0.5, and {' and '.join(every)} % more at β = 1." in RECOVERY
 
 
 def test_what_is_said_of_other_windows_in_a_small_model_is_recorded():

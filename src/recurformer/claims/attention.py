@@ -9,7 +9,7 @@ import pandas as pd
 
 from recurformer.claims.claim import Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
-from recurformer.paper import BACKBONE_LABELS, LOCAL_FRACTION, label
+from recurformer.paper import BACKBONE_LABELS, D_CONV, LOCAL_FRACTION, label
 from recurformer.results.cells import contribution_values
 from recurformer.results.frames import groups
 from recurformer.results.scores import ra_i
@@ -130,11 +130,19 @@ def value_spread(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
 
 @of_each_model("influence")
 def input_gate(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
-    """Norm of the first token's value over the others' mean, before and after the input gate of a trained model."""
+    """Norm of the first token's value over the others' mean, before and after the input gate of a trained model.
+
+    Raises:
+        Undecided: it comes nearer, but a token that the convolution before the gate fills up likewise changes as much.
+    """
     norms = {mixer: of_mixer.set_index("key")["norm"] for mixer, of_mixer in groups(rows, "mixer")}
-    before, after = (float(norms[mixer][0] / norms[mixer].drop(0).mean()) for mixer in ("attention", "mamba"))
-    text = f"{before:.2f} of the others' before the gate, {after:.2f} after it in {model}"
-    return abs(math.log(after)) < abs(math.log(before)), text
+    before, after = (norms[mixer] / norms[mixer].drop(0).mean() for mixer in ("attention", "mamba"))
+    text = f"{before[0]:.2f} of the others' before the gate, {after[0]:.2f} after it in {model}"
+    nearer = abs(math.log(after[0])) < abs(math.log(before[0]))
+    changes = (after / before).map(math.log).abs()
+    if nearer and changes.iloc[1 : D_CONV - 1].max() >= changes[0]:
+        raise Undecided(f"{text}, but the next tokens, where the convolution is not filled either, change as much")
+    return nearer, text
 
 
 @of_each_model("contribution")
