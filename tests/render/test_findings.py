@@ -88,8 +88,7 @@ def test_no_whole_number_of_freed_heads_gives_a_printed_cache_of_qwen2():
             off = (freed - freed.round()).abs() / shape["num_hidden_layers"] / shape["num_key_value_heads"]
             below, nearest = below + 1, min(nearest, off.min())
     assert below == 20 and nearest > 0.00005
-    for page in (README, FINDINGS):
-        assert "no whole number of freed key-value heads gives any of them" in page
+    assert FINDINGS.count("no whole number of freed key-value heads gives any of them") == 2
 
 
 def test_every_reproduced_claim_is_a_count():
@@ -136,7 +135,8 @@ def test_what_is_said_of_the_recovery_is_recorded():
         f"window's divergence is {untrained:.3f} nats a token. That of the best Mamba state is {nearest:.3f}, after",
         f"perplexity {windows[0]:.1f} and the Mamba state {min(states):.1f} to {max(states):.1f} (three seeds each;",
     ):
-        assert stated in README
+        assert stated in FINDINGS
+    assert f"divergence is {untrained:.3f} nats a token. That of the best Mamba state is {nearest:.3f}." in README
     assert len(states) == len(windows) == 3 and len({f"{window:.1f}" for window in windows}) == 1
     assert f"{first} times that of the untouched original and {second} times" in FINDINGS
     for arm, said in (("calibrated", "by the same training"), ("plus", "by distillation")):
@@ -156,7 +156,7 @@ def test_what_is_said_of_the_recovery_is_recorded():
     keys = needle.groupby("method")[["correct", "queries"]].sum()
     assert set(keys.loc[["plus", "calibrated"], "queries"]) == {10}
     found_by = keys.loc[["plus", "calibrated"], "correct"]
-    assert "find {} of 10 passkeys instead of {}: too few".format(*found_by) in README
+    assert "find {} of 10 passkeys instead of {}: too few".format(*found_by) in FINDINGS
 
 
 def test_trainings_of_changed_trees_are_named():
@@ -180,12 +180,12 @@ def test_what_is_said_of_recent_tokens_is_recorded():
     ratios = profile.pivot(index=["layer", "head"], columns="sample", values="rr")
     most = {alpha: ((ratios > alpha).sum(axis=1) > 32).mean() for alpha in (0.5, 0.7, 0.9)}
     shown = [f"{100 * share:.0f} %" for share in most.values()]
-    assert ratios.shape == (270, 64) and f"holds for {shown[0]} of the heads, in most of 64 windows" in README
-    assert f"over 0.7 in {shown[1]} of the heads, and over 0.9 in {shown[2]}" in README
+    assert ratios.shape == (270, 64) and f"holds for {shown[0]} of the heads, in most of 64 windows" in FINDINGS
+    assert f"over 0.7 in {shown[1]} of the heads, and over 0.9 in {shown[2]}" in FINDINGS
     assert "in {} of the heads for α = 0.5, in {} for 0.7 and in {} for 0.9".format(*shown) in FINDINGS
     seen = np.arange(2, 1025)  # tokens that a query sees; the first of them counts in no sum
     equal = (np.minimum(seen - 1, 103) / seen).sum() / ((seen - 1) / seen).sum()
-    assert f"recent ones would get {equal:.2f} of it" in README
+    assert f"recent ones would get {equal:.2f} of it" in FINDINGS
     assert f"has a ratio of {equal:.2f} (k" in FINDINGS
     means = ratios.mean(axis=1)
     assert f"the mean head has {means.mean():.2f}, and {(means < equal).sum()} of 270 heads are below" in FINDINGS
@@ -194,8 +194,8 @@ def test_what_is_said_of_recent_tokens_is_recorded():
         [counts.index.get_level_values("layer"), counts.index.get_level_values("head") // 3]
     ).mean()
     full, chosen = (by_group == 64).sum(), replaced_count(len(by_group), 0.25)
-    assert chosen < full and f"{full} of {len(by_group)} groups exceed the threshold in all windows" in README
-    assert f"our rule for ties alone chooses {chosen} of them" in README
+    assert chosen < full and f"{full} of {len(by_group)} groups exceed the threshold in all windows" in FINDINGS
+    assert f"our rule for ties alone chooses {chosen} of them" in FINDINGS
     assert f"{(counts == 64).sum()} heads and {full} of 90 groups have 64 of 64" in FINDINGS
 
 
@@ -209,32 +209,35 @@ def test_what_is_said_of_long_inputs_is_recorded():
     divergence = sums["divergence"] / sums["tokens"]
     for method, verb in (("windows_bits", "is"), ("snapkv", "is"), ("h2o", "H2O's")):
         quarter, eighth, sixteenth = (f"{divergence[method, budget]:.3f}" for budget in (0.25, 0.125, 0.0625))
-        assert f"{verb} {quarter}, {eighth} and {sixteenth}" in README
+        assert f"{verb} {quarter}, {eighth} and {sixteenth}" in FINDINGS
     found = rows["needle"].groupby(by)["correct"].sum()
     counted = [found[name].sort_index(ascending=False) for name in ("windows_bits", "razor_attention", "h2o")]
     stated = "finds {}, this choice {}, {} and {}, RazorAttention {}, {} and {}, H2O {}, {} and {}, and StreamingLLM"
-    assert stated.format(found["full", 1], *chain.from_iterable(counted)) in README
+    assert stated.format(found["full", 1], *chain.from_iterable(counted)) in FINDINGS
     of_article = rows["continuation"].groupby([*by, "window"])["divergence"].sum()
     for method in ("snapkv", "h2o", "razor_attention", "streaming_llm", "pyramidinfer_paper"):
         nearer = of_article["windows_bits"] < of_article[method]
         assert nearer.all() and len(nearer) == 3 * 8
-    assert "all five are further off in every article" in README
+    assert "all five are further off in every article" in FINDINGS
     (bits,) = divergence["bits"].items()
-    assert "in 4 bits, with {:.2f} of the cache, have {:.3f}".format(*bits) in README
-    assert f"at 4,096 tokens is then {divergence['mamba', 0.8]:.2f} nats a token" in README and found["mamba", 0.8] == 0
+    assert "in 4 bits, with {:.2f} of the cache, have {:.3f}".format(*bits) in FINDINGS
+    assert f"at 4,096 tokens is then {divergence['mamba', 0.8]:.2f} nats a token" in FINDINGS
+    assert found["mamba", 0.8] == 0
+    eighth = (divergence[method, 0.125] for method in ("windows_bits", "snapkv"))
+    assert "divergence is {:.3f} nats a token, and that of SnapKV {:.3f}.".format(*eighth) in README
     by_article = of_article / rows["continuation"].groupby([*by, "window"])["tokens"].sum()
     pairs = {0.25: 0.8, 0.125: 0.9333}
     extra = {budget: by_article["window", beta] - by_article["windows", budget] for budget, beta in pairs.items()}
     assert all((more > 0).all() and len(more) == 8 for more in extra.values())
     for method, settings in (("window", pairs.values()), ("windows", pairs), ("streaming_llm", pairs)):
-        assert " and ".join(f"{divergence[method, setting]:.3f}" for setting in settings) in README
+        assert " and ".join(f"{divergence[method, setting]:.3f}" for setting in settings) in FINDINGS
     mean, low, high = mean_interval(extra[0.25].to_numpy())
     assert f"windows by price: by {mean:.3f} [{low:.3f}, {high:.3f}] nats a token at a quarter of the cache" in FINDINGS
     later = rows["turns"][~rows["turns"]["known"]].groupby(by)["correct"].agg(["sum", "size"])
     assert set(later["size"]) == {100}
     answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits", "windows")]
     known = rows["turns"][rows["turns"]["known"]].groupby("setting")["correct"].sum().sort_index(ascending=False)
-    assert "SnapKV found {}, {} and {} of 10 such".format(*known) in README
+    assert "SnapKV found {}, {} and {} of 10 such".format(*known) in FINDINGS
     sentences = (
         "original answers {}.",
         "SnapKV answers {}, {} and {},",
@@ -242,21 +245,27 @@ def test_what_is_said_of_long_inputs_is_recorded():
         "of 16 bits by an earlier price list {}, {} and {}.",
     )
     for stated, of_method in zip(sentences, answered, strict=True):
-        assert stated.format(*of_method.sort_index(ascending=False)) in README
+        assert stated.format(*of_method.sort_index(ascending=False)) in FINDINGS
+    full, eviction, ours = (
+        of_method.iloc[0] if len(of_method) == 1 else of_method[0.125] for of_method in answered[:3]
+    )
+    assert f"they answer {ours} of 100 questions, SnapKV answers {eviction}, and the original {full}." in README
     times, beside = (
         rows["mixer_prices"].query(f"mixer == '{mixer}'").eval("cost / tokens_cost")
         for mixer in ("mamba", "window_state")
     )
     alone = pd.read_parquet(ROOT / "recorded/long-text/measurements/mixer_prices.parquet").eval("cost / tokens_cost")
     assert set(alone.index) == set(times.index)
-    assert f"in {(alone < 1).sum()} of the {len(alone)} groups, and {alone.median():.1f} times as much in the" in README
+    less = f"in {(alone < 1).sum()} of the {len(alone)} groups, and {alone.median():.1f} times as much in the"
+    assert less in FINDINGS
     more = f"more in {(beside > 1).sum()} of {len(beside)} groups, and {beside.median():.1f} times as much in the"
     less = f"other {(beside < 1).sum()} groups it costs less, and in {(beside < 0.5).sum()} of these less than half"
-    assert f"{more} median. In the {less}" in README
+    assert f"{more} median. In the {less}" in FINDINGS
     assert (
-        f"other {(times < 1).sum()} groups it costs {times.min():.2f} to {times[times < 1].max():.2f} times" in README
+        f"other {(times < 1).sum()} groups it costs {times.min():.2f} to {times[times < 1].max():.2f} times" in FINDINGS
     )
-    assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in README
+    assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in FINDINGS
+    assert f"cost less in {(times > 1).sum()} of the {len(times)} groups of heads of SmolLM2-135M" in README
 
 
 def test_windows_in_heads_that_other_scores_choose_are_stated_as_recorded():
@@ -266,7 +275,7 @@ def test_windows_in_heads_that_other_scores_choose_are_stated_as_recorded():
     chosen = of_article["window"]
     for by, stated in (("kvzip", "KVzip's score chooses has"), ("gates", "DuoAttention's gates choose, it has")):
         at = chosen[by].groupby("setting").mean()
-        assert f"{stated} {at[0.8]:.3f} and {at[0.9333]:.3f}" in README
+        assert f"{stated} {at[0.8]:.3f} and {at[0.9333]:.3f}" in FINDINGS
     assert (chosen["ra_i"] > chosen["kvzip"])[[0.8, 0.9333]].all() and (chosen["ra_i"] > chosen["gates"])[0.8].all()
     for beta, budget in ((0.8, 0.25), (0.9333, 0.125)):
         differences = [chosen["ra_i", beta] - chosen[by, beta] for by in ("kvzip", "gates")]
@@ -292,14 +301,14 @@ def test_what_is_said_of_inputs_of_8192_tokens_is_recorded():
     shown = of_window.groupby(["method", "setting"]).mean().map("{:.4f}".format)
     for method in ("windows_bits", "snapkv"):
         stated = "is {}, {} and {}".format(*shown[method].sort_index(ascending=False))
-        assert stated in README, stated
+        assert stated in FINDINGS, stated
     further = of_window["snapkv"] - of_window["windows_bits"]
     stated = ", by {}, {} and {}. These intervals, corrected for three comparisons".format(*by_budget(further))
-    assert stated in README
+    assert stated in FINDINGS
     assert (further > 0).groupby("setting").sum().to_dict() == {0.0625: 7, 0.125: 6, 0.25: 7}
-    assert "further off in 7, 6 and 7 of the windows" in README
+    assert "further off in 7, 6 and 7 of the windows" in FINDINGS
     ((setting, bits),) = shown["bits"].items()
-    assert f"with {setting:.2f} of the cache, have {bits}" in README
+    assert f"with {setting:.2f} of the cache, have {bits}" in FINDINGS
 
 
 def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
@@ -310,18 +319,18 @@ def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
     of_window = sums["divergence"] / sums["tokens"]
     shown = of_window.groupby(["method", "setting"]).mean().map("{:.4f}".format)
     ours, theirs = (shown[name].sort_index(ascending=False) for name in ("windows_bits", "snapkv"))
-    assert "has {}, {} and {} nats a token, SnapKV {}, {} and {}".format(*ours, *theirs) in README
+    assert "has {}, {} and {} nats a token, SnapKV {}, {} and {}".format(*ours, *theirs) in FINDINGS
     further = by_budget(of_window["snapkv"] - of_window["windows_bits"])
-    assert "further off by {}, {} and {} (corrected for three comparisons)".format(*further) in README
+    assert "further off by {}, {} and {} (corrected for three comparisons)".format(*further) in FINDINGS
     at_budget = of_window["window"].rename({0.8: 0.25, 0.9333: 0.125, 1.0: 0.0625}, level="setting")
     one_window = by_budget(at_budget - of_window["windows"])
-    assert f"further off by {one_window[0]} at a quarter. At an eighth and a sixteenth" in README
-    assert "no difference is shown: {} and {} (corrected".format(*one_window[1:]) in README
+    assert f"further off by {one_window[0]} at a quarter. At an eighth and a sixteenth" in FINDINGS
+    assert "no difference is shown: {} and {} (corrected".format(*one_window[1:]) in FINDINGS
     h2o, windows, mamba = (shown[name].sort_index(ascending=False) for name in ("h2o", "windows", "mamba"))
-    assert "and H2O {}, {} and {}".format(*h2o) in README
-    assert "windows of 16 bits by price have {}, {} and {}".format(*windows) in README
+    assert "and H2O {}, {} and {}".format(*h2o) in FINDINGS
+    assert "windows of 16 bits by price have {}, {} and {}".format(*windows) in FINDINGS
     ((setting, bits),) = shown["bits"].items()
-    assert f"in 4 bits, with {setting:.2f} of the cache, {bits}" in README
+    assert f"in 4 bits, with {setting:.2f} of the cache, {bits}" in FINDINGS
     assert (mamba.astype(float).round(1).min(), mamba.astype(float).round(1).max()) == (1.8, 2.2)
     for name in ("h2o", "streaming_llm", "razor_attention", "pyramidinfer_paper"):
         assert (of_window[name] > of_window["windows_bits"]).all()
@@ -329,7 +338,7 @@ def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
         axis=1, ascending=False
     )
     said = "Of 100 passkeys, the original finds {} and this choice {}, {} and {}."
-    assert said.format(*found.sum()) in README and len(found) == 100
+    assert said.format(*found.sum()) in FINDINGS and len(found) == 100
     assert (found.le(found[1.0], axis=0)).all(axis=None)
 
 
@@ -403,12 +412,12 @@ def test_what_is_said_of_the_gpu_is_recorded():
     longest = memory[memory["model"] == "llama2-7b"].set_index("beta")
     original, converted = (int(longest.loc[beta, "l_m"]) for beta in (0.0, 0.9))
     times = converted / original
-    assert f"shape reads {original:,} tokens in one pass. With 90 %" in README
-    assert f"heads replaced, it reads {converted:,}: {times:.1f} times as many." in README
+    assert f"shape reads {original:,} tokens in one pass. With 90 %" in FINDINGS
+    assert f"heads replaced, it reads {converted:,}: {times:.1f} times as many." in FINDINGS
     assert f"That is {times:.1f} times as many" in FINDINGS
     predicted = longest.loc[0.9, "predicted"] / longest.loc[0.0, "predicted"]
     assert f"it would be {predicted:.1f}: the gaps cost the original more" in FINDINGS
-    assert f"knows no gaps between tensors, it would be {predicted:.1f} times." in README
+    assert f"knows no gaps between tensors, it would be {predicted:.1f} times." in FINDINGS
     of_qwen = memory[memory["model"] != "llama2-7b"]
     assert of_qwen["at_least"].all() and set(of_qwen["l_m"]) == {163_840}
     assert f"longest inputs ({len(memory)} models," in FINDINGS
@@ -432,16 +441,16 @@ def test_h_gq_is_stated_with_its_interval():
         f"{shown[0]} and {shown[1]} at β = 0.9" in FINDINGS
         and f"the multi-head model falls below 0.9: {shown[2]}" in FINDINGS
     )
-    assert "They keep {:.1f} % and {:.1f} % of the hops".format(*(100 * row.ours for row in small)) in README
-    assert f"interval of the first reaches down to {100 * small[0].low:.0f} %." in README
+    assert "They keep {:.1f} % and {:.1f} % of the hops".format(*(100 * row.ours for row in small)) in FINDINGS
+    assert f"interval of the first reaches down to {100 * small[0].low:.0f} %." in FINDINGS
     answers = papers_method(pd.read_parquet(ROOT / "recorded/cpu/measurements/hashhop.parquet"))
     rows = answers.query("model == 'hashhop-llama' and variant == 'official' and beta == 0.75").groupby("seed")
     by_seed = sorted(rows["correct"].sum() / rows["hops"].sum())
     keep = [f"{100 * score:.0f}" for score in by_seed[:5]]
-    assert "two of its sixteen trainings keep {} and {} %, three {} %, the others".format(*keep) in README
+    assert "two of its sixteen trainings keep {} and {} %, three {} %, the others".format(*keep) in FINDINGS
     assert len(by_seed) == 16 and len(set(keep[2:])) == 1 and by_seed[1] < 0.9 and by_seed[5] > 0.98
     heads = [replaced_count(8, 0.9), 2 * replaced_count(8, 0.9)]  # eight heads; eight groups of two
-    assert "with {} of 8 and {} of 16 heads replaced (β = 0.9)".format(*heads) in README
+    assert "with {} of 8 and {} of 16 heads replaced (β = 0.9)".format(*heads) in FINDINGS
     assert "0.9 replaces {} of 8 and {} of 16 heads".format(*heads) in FINDINGS
 
 
@@ -455,7 +464,7 @@ def test_mqar_without_attention_heads_is_stated_as_recorded():
     assert f"After 1,800 it is {' and '.join(stated[0.003])} ({ranges} by seed); {other}" in FINDINGS
     place = "with 8 pairs after 1,800 steps, at the better of two learning rates"
     seeds = f"three seeds, {by_seed.iloc[0].min():.2f} to {by_seed.iloc[0].max():.2f}"
-    assert f"{stated[0.003][0]} {place} ({seeds}), and {stated[0.001][0]} at the other" in README
+    assert f"{stated[0.003][0]} {place} ({seeds}), and {stated[0.001][0]} at the other" in FINDINGS
     tested = mqar.query("split == 'test'").groupby(["beta", "learning_rate", "length"])[["correct", "queries"]].sum()
     longest, original = (tested.eval("correct / queries").loc[key].map("{:.2f}".format).tolist() for key in (
         (1.0, 0.002), (0.0, 0.001)))  # fmt: skip
@@ -464,8 +473,8 @@ def test_mqar_without_attention_heads_is_stated_as_recorded():
     )
     assert f"one training has {' and '.join(longest[:2])}; its loss may still fall by 0.03 nats" in FINDINGS
     assert f"it has {' and '.join(longest[2:])}; the original has {' and '.join(original[2:])}." in FINDINGS
-    assert f"one training has {longest[0]} with 8 pairs and {longest[1]} with 16, and its loss is flat" in README
-    assert f"With 32 pairs, more than were trained, it has {longest[2]}." in README
+    assert f"one training has {longest[0]} with 8 pairs and {longest[1]} with 16, and its loss is flat" in FINDINGS
+    assert f"With 32 pairs, more than were trained, it has {longest[2]}." in FINDINGS
 
 
 def test_what_small_models_write_is_recorded():
@@ -481,7 +490,7 @@ def test_what_small_models_write_is_recorded():
     tokens = [f"{128 * one['mean']:.1f}" for one in (ours, theirs)]
     assert (
         "the first {} agree in the mean. Of the original after the same training, the first {} agree".format(*tokens)
-        in README
+        in FINDINGS
     )
     sums = rows.groupby(["family", "trained"])[["negative_log_likelihood", "tokens"]].sum()
     texts = np.exp(sums["negative_log_likelihood"] / sums["tokens"]).map("{:.1f}".format)
@@ -511,8 +520,10 @@ def test_what_is_said_of_the_choice_of_heads_is_recorded():
     measured = [by for by in CHOICES if (passkeys.size()[by] == 100).all()]
     assert f"RA-I's choice finds {said['ra_i']}; that" in FINDINGS
     assert all(f"{CHOICES[by]} {said[by]}" in FINDINGS for by in measured)
-    assert f"the price of such a window chooses, they find {said['price']}." in README
-    assert f"Heads by induction scores find {said['induction']}." in README
+    assert f"the price of such a window chooses, they find {said['price']}." in FINDINGS
+    of_three_quarters = (found[by, 0, 0.75] for by in ("price", "ra_i"))
+    assert "price find {} of 100 passkeys. Those of highest RA-I find {}.".format(*of_three_quarters) in README
+    assert f"Heads by induction scores find {said['induction']}." in FINDINGS
     sums = texts.groupby(["by", "setting", "window"])[["negative_log_likelihood", "tokens"]].sum()
     nats, comparisons = sums["negative_log_likelihood"] / sums["tokens"], 3 * (len(measured) + 1)
     more = {
@@ -521,15 +532,15 @@ def test_what_is_said_of_the_choice_of_heads_is_recorded():
     }
     for by in ("price", "induction", "mean_rr"):
         assert "{}, {} and {} ".format(*more[by]) in FINDINGS and (nats[by].groupby("setting").size() == 64).all()
-    assert "RA-I's heads lose {}, {} and {} nats a token more".format(*more["price"]) in README
-    assert "that RA-I counts: {0} and {2} at β = 0.25 and 0.75;".format(*more["mean_rr"]) in README
+    assert "RA-I's heads lose {}, {} and {} nats a token more".format(*more["price"]) in FINDINGS
+    assert "that RA-I counts: {0} and {2} at β = 0.25 and 0.75;".format(*more["mean_rr"]) in FINDINGS
     assert (
         "retrieval probe's choice loses {} more at β = 0.5".format(
             corrected((nats["retrieval"] - nats["ra_i"]).xs(0.5, level="setting"), comparisons)
         )
         in FINDINGS
     )
-    assert all(f"corrected for {comparisons} comparisons" in page for page in (README, FINDINGS))
+    assert FINDINGS.count(f"corrected for {comparisons} comparisons") == 2
 
 
 def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():
@@ -604,7 +615,7 @@ def test_what_is_said_of_the_small_models_is_recorded(small):
         cells += [f"{value:.1f}" for value in by_place[model, beta]]
         assert f"| {name}, {words} | {' | '.join(cells)} |" in RECOVERY
         if arm != "original":
-            assert all(f"{ratio} times" in page for page in (README, FINDINGS))
+            assert FINDINGS.count(f"{ratio} times") == 2
     trained = pd.read_parquet(pack / "measurements/perplexity.parquet")
     trained = trained[(trained["stage"] == "trained") & (trained["split"] == "validation")]
     sums = trained.groupby(["model", "beta", "seed"])[["negative_log_likelihood", "tokens"]].sum()
@@ -614,7 +625,7 @@ def test_what_is_said_of_the_small_models_is_recorded(small):
         assert f"{shown[0.5]}, {shown[0.9]} and {shown[1.0]} for {name}" in RECOVERY
     runs = list(map(json.loads, (pack / "runs.jsonl").read_text().splitlines()))
     chosen = [run["metrics"]["heads_replaced"] for run in runs if run["place"].endswith("/beta-0.9/heads.run.json")]
-    assert "about 90 % ({} and {} of 32)".format(*chosen) in README
+    assert "about 90 % ({} and {} of 32)".format(*chosen) in FINDINGS
     falls = {
         run["place"]: run["metrics"]["fall"]
         for run in runs
@@ -646,7 +657,7 @@ def test_what_is_said_of_the_comparisons_in_a_small_model_is_recorded(arm, name,
     cells[3] = "–" if arm == "paper" else cells[3]
     assert f"| {name} | {' | '.join(cells)} |" in RECOVERY
     if "window" in arm:
-        assert f"On the 64 windows, no difference is shown: {cells[3]}" in README
+        assert f"On the 64 windows, no difference is shown: {cells[3]}" in FINDINGS
 
 
 def test_the_parameters_of_the_small_models_are_stated_as_recorded():
@@ -675,7 +686,7 @@ def test_what_is_said_of_other_windows_in_a_small_model_is_recorded():
     nats = sums["negative_log_likelihood"] / sums["tokens"]
     others = ("window", "ra_i"), ("mamba", "inverse_ra_i"), ("mamba", "random"), ("full", "")
     window, lowest, drawn, original = (apart(nats[other], nats["mamba", "ra_i"]) for other in others)
-    assert f"better than a window of as many bytes, by {window}" in README
+    assert f"better than a window of as many bytes, by {window}" in FINDINGS
     assert f"trained likewise, by {original}. The window is as good" in RECOVERY
     assert f"better than the window by {window}" in FINDINGS
     assert f"they lose {lowest} less" in RECOVERY and f"worse by {lowest}" in FINDINGS
