@@ -268,6 +268,18 @@ def test_what_is_said_of_long_inputs_is_recorded():
     assert f"cost less in {(times > 1).sum()} of the {len(times)} groups of heads of SmolLM2-135M" in README
 
 
+def test_the_divergence_by_position_is_stated_as_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/long/measurements/positions.parquet").query("family == 'priced'")
+    budgets = rows.groupby("setting")[["divergence", "tokens"]].sum().sort_index(ascending=False)
+    stated = "read at once, this choice has {:.4f}, {:.4f} and {:.4f}."
+    assert stated.format(*budgets["divergence"] / budgets["tokens"]) in FINDINGS
+    sums = rows.groupby(["setting", rows["position"] // 1024])[["divergence", "tokens"]].sum()
+    quarters = (sums["divergence"] / sums["tokens"]).unstack("position").sort_index(ascending=False)
+    ends = chain.from_iterable(quarters[[0, 3]].to_numpy())
+    stated = "rises from {:.4f} to {:.4f}, from {:.4f} to {:.4f}, and from {:.4f} to {:.4f} ("
+    assert stated.format(*ends) in FINDINGS and quarters.shape == (3, 4)
+
+
 def test_windows_in_heads_that_other_scores_choose_are_stated_as_recorded():
     rows = pd.read_parquet(ROOT / "recorded/long/measurements/continuation.parquet").query("method.str.match('window')")
     sums = rows.assign(by=rows["by"].fillna("")).groupby(["method", "by", "setting", "window"])
