@@ -100,7 +100,7 @@ PLACES = 16
 
 
 def _of_places(rows: pd.DataFrame, column: str) -> pd.Series:
-    """A sum of nats a token, by the middle of a part of the window, and by window."""
+    """Mean nats a token, by the middle of a part of the window, and by window."""
     wide = math.ceil((rows["position"] + rows["tokens"]).max() / PLACES)
     return ratio_of_sums(rows, [(rows["position"] // wide + 0.5) * wide, rows["window"]], column, "tokens")
 
