@@ -234,6 +234,7 @@ CASES = [
         lambda f: (f["method"] == "window") & ~f["trained"] & (f["window"] == 0)), UNDECIDED, OPEN),
     ("text/input-gate", "influence", put("norm", 0.01, lambda f: (f["key"] == 1) & (f["mixer"] == "mamba")), UNDECIDED,
         "change as much"),
+    ("text/input-gate", "influence", put("norm", 1.0), UNDECIDED, "nothing to lift"),
     # recall without attention heads, where the original recalls
     (RECALL, "positions", put("recalled_likelihood", 0.0), CONTRADICTED, "1.0"),
     (RECALL, "positions", put("recalled_likelihood", 999.0), UNDECIDED, "does not recall"),

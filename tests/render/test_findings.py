@@ -588,8 +588,12 @@ COMPARED = {
 
 @pytest.fixture(scope="module")
 def small():
-    """The recovery of the small models at the ends of their trainings: nats of each window, and bytes of a cache."""
-    rows = pd.read_parquet(ROOT / "recorded/small/measurements/recovery.parquet")
+    return at_the_end("small")
+
+
+def at_the_end(recording):
+    """The recovery of small models at the ends of their trainings: nats of each window, and bytes of a cache."""
+    rows = pd.read_parquet(ROOT / f"recorded/{recording}/measurements/recovery.parquet")
     by = ["model", "arm", "beta", "seed"]
     ends = rows[rows["tokens"] == rows.groupby(by)["tokens"].transform("max")].set_index([*by, "window"]).sort_index()
     return ends["negative_log_likelihood"], ends["bytes_10240"].groupby(by).first()
@@ -658,6 +662,28 @@ def test_what_is_said_of_the_small_models_is_recorded(small):
     assert "originals is {:.2f} and {:.2f} nats,".format(*quarter["original", 0.0]) in RECOVERY
     assert "at β = 1 their training loss is {:.2f} and {:.2f},".format(*quarter["paper", 1.0]) in RECOVERY
     assert "their held-out loss {:.2f} and {:.2f}.".format(*unseen) in RECOVERY
+
+
+def test_what_is_said_of_recall_is_recorded():
+    """Every row of its table: held-out perplexity, and perplexities of recalled and of all other tokens by place."""
+    nats, held = (values["recall-qwen2"] for values in at_the_end("recall"))
+    places = pd.read_parquet(ROOT / "recorded/recall/measurements/positions.parquet")
+    places = places.assign(beta=places["setting"].where(places["family"] != "original", 0.0))
+    places["far"] = places["position"] >= 256 - 32
+    sums = places.groupby(["beta", "far", "seed"]).sum(numeric_only=True)
+    recalled = np.exp(sums["recalled_likelihood"] / sums["recalled"])
+    others = np.exp(
+        (sums["negative_log_likelihood"] - sums["recalled_likelihood"]) / (sums["tokens"] - sums["recalled"])
+    )
+    for beta in (0.0, 0.5, 0.75, 0.9, 1.0):
+        arm = "paper" if beta else "original"
+        ratio = ratios(nats[arm, beta], nats["original", 0.0])[1] if beta else "1"
+        cells = ["{:.1f} to {:.1f}".format(*of.agg(["min", "max"])) for of in (
+            recalled[beta, False], others[beta, False], recalled[beta, True])]  # fmt: skip
+        cache = held[arm, beta, 0] / held["original", 0.0, 0]
+        name = f"β = {beta:g}" if beta else "the original"
+        assert f"| {name} | {ratio} | {' | '.join(cells)} | {cache:.3f} |" in RECOVERY
+        assert len(recalled[beta, False]) == 3
 
 
 @pytest.mark.parametrize(("arm", "name"), COMPARED.items())

@@ -133,11 +133,14 @@ def input_gate(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
     """Norm of the first token's value over the others' mean, before and after the input gate of a trained model.
 
     Raises:
-        Undecided: it comes nearer, but a token that the convolution before the gate fills up likewise changes as much.
+        Undecided: it is not shorter before the gate; or it comes nearer, but the next tokens, at which the convolution
+            before the gate is not filled either, change as much.
     """
     norms = {mixer: of_mixer.set_index("key")["norm"] for mixer, of_mixer in groups(rows, "mixer")}
     before, after = (norms[mixer] / norms[mixer].drop(0).mean() for mixer in ("attention", "mamba"))
     text = f"{before[0]:.2f} of the others' before the gate, {after[0]:.2f} after it in {model}"
+    if before[0] >= 1:
+        raise Undecided(f"{text}: there is nothing to lift")
     nearer = abs(math.log(after[0])) < abs(math.log(before[0]))
     changes = (after / before).map(math.log).abs()
     if nearer and changes.iloc[1 : D_CONV - 1].max() >= changes[0]:
