@@ -684,6 +684,30 @@ def test_what_is_said_of_recall_is_recorded():
         name = f"β = {beta:g}" if beta else "the original"
         assert f"| {name} | {ratio} | {' | '.join(cells)} | {cache:.3f} |" in RECOVERY
         assert len(recalled[beta, False]) == 3
+        for stated in (cells[0], ratio) if beta == 1 else cells[:1] if beta != 0.75 else ():
+            assert stated in FINDINGS
+    apart = (
+        recalled[1.0, False].min() / recalled[0.0, False].max(),
+        recalled[1.0, False].max() / recalled[0.0, False].min(),
+    )
+    assert "recalled tokens is {:.0f} to {:.0f} times the original's".format(*apart) in RECOVERY
+    assert (
+        f"at most {ratio.split()[-1]} times the original's, but that of recalled tokens at least {apart[0]:.0f}"
+        in README
+    )
+    rows = pd.read_parquet(ROOT / "recorded/recall/measurements/continuation.parquet").query("trained")
+    sums = rows.groupby(["method", "seed"])[["recalled_likelihood", "recalled"]].sum()
+    ends = np.exp(sums["recalled_likelihood"] / sums["recalled"]).groupby("method").agg(["min", "max"])
+    stated = "perplexity {:.1f} to {:.1f}, and {:.1f} to {:.1f} in the original trained likewise."
+    assert stated.format(*ends.loc["mamba"], *ends.loc["full"]) in RECOVERY
+    assert "recalls as well ({:.1f} to {:.1f})".format(*ends.loc["window"]) in RECOVERY
+    records = map(json.loads, (ROOT / "recorded/recall/runs.jsonl").read_text().splitlines())
+    falls = [
+        one["metrics"]["fall"]
+        for one in records
+        if one["stage"] == "train" and one["place"].endswith("trained.run.json")
+    ]
+    assert len(falls) == 18 and f"fallen by at most {max(falls):.3f} nats in their last quarter" in RECOVERY
 
 
 @pytest.mark.parametrize(("arm", "name"), COMPARED.items())

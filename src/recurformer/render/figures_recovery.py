@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 
 from recurformer.paper import label
 from recurformer.render.panels import FAR, by_method, line_style, name_lines
@@ -283,7 +283,8 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
                 continue
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ScalarFormatter())
-            axes.yaxis.set_minor_formatter(ScalarFormatter())
+            low, high = axes.get_ylim()
+            axes.yaxis.set_minor_formatter(ScalarFormatter() if high < 10 * low else NullFormatter())
             axes.set_title(title)
         row[0].set_ylabel(f"{label(model)}: perplexity")
         for axes in row[1:]:
