@@ -686,13 +686,13 @@ def test_what_is_said_of_recall_is_recorded():
         assert len(recalled[beta, False]) == 3
         for stated in (cells[0], ratio) if beta == 1 else cells[:1] if beta != 0.75 else ():
             assert stated in FINDINGS
-    apart = (
+    times = (
         recalled[1.0, False].min() / recalled[0.0, False].max(),
         recalled[1.0, False].max() / recalled[0.0, False].min(),
     )
-    assert "recalled tokens is {:.0f} to {:.0f} times the original's".format(*apart) in RECOVERY
+    assert "recalled tokens is {:.0f} to {:.0f} times the original's".format(*times) in RECOVERY
     assert (
-        f"at most {ratio.split()[-1]} times the original's, but that of recalled tokens at least {apart[0]:.0f}"
+        f"at most {ratio.split()[-1]} times the original's, but that of recalled tokens at least {times[0]:.0f}"
         in README
     )
     rows = pd.read_parquet(ROOT / "recorded/recall/measurements/continuation.parquet").query("trained")
@@ -701,6 +701,12 @@ def test_what_is_said_of_recall_is_recorded():
     stated = "perplexity {:.1f} to {:.1f}, and {:.1f} to {:.1f} in the original trained likewise."
     assert stated.format(*ends.loc["mamba"], *ends.loc["full"]) in RECOVERY
     assert "recalls as well ({:.1f} to {:.1f})".format(*ends.loc["window"]) in RECOVERY
+    sums = rows.groupby(["method", "seed", "window"])[["negative_log_likelihood", "tokens"]].sum()
+    each = sums["negative_log_likelihood"] / sums["tokens"]
+    beside = {name: apart(each["mamba"], each[name]) for name in ("window", "full")}
+    assert f"by {beside['window']} nats a token on those 256 windows" in RECOVERY
+    assert f"trained likewise, by {beside['full']}. In" in RECOVERY
+    assert f"better than Mamba, by {beside['window']} on" in FINDINGS
     records = map(json.loads, (ROOT / "recorded/recall/runs.jsonl").read_text().splitlines())
     falls = [
         one["metrics"]["fall"]
