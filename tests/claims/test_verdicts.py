@@ -234,11 +234,17 @@ CASES = [
         lambda f: (f["method"] == "window") & ~f["trained"] & (f["window"] == 0)), UNDECIDED, OPEN),
     ("text/input-gate", "influence", put("norm", 0.01, lambda f: (f["key"] == 1) & (f["mixer"] == "mamba")), UNDECIDED,
         "change as much"),
+    ("text/input-gate", "influence", put("norm", 0.5, lambda f: (f["key"] == 4) & (f["mixer"] == "mamba")), REPRODUCED,
+        ""),
     ("text/input-gate", "influence", put("norm", 1.0), UNDECIDED, "nothing to lift"),
     # recall without attention heads, where the original recalls
     (RECALL, "positions", put("recalled_likelihood", 0.0), CONTRADICTED, "1.0"),
     (RECALL, "positions", put("recalled_likelihood", 999.0), UNDECIDED, "does not recall"),
-    (RECALL, "positions", put("fall", 0.2, lambda f: f["setting"] == 1), UNDECIDED, FALLS),
+    (RECALL, "positions", put("fall", 0.2, lambda f: (f["family"] == "mixer") & (f["setting"] == 1)), UNDECIDED, FALLS),
+    (RECALL, "positions", put("fall", 0.2, lambda f: f["family"] == "original"), UNDECIDED, FALLS),
+    (RECALL, "positions", all_of(put("recalled", 0), put("recalled_likelihood", 0.0)), NOT_RUN, "no recalled tokens"),
+    (RECALL, "positions", lambda f: pd.concat([f, put("recalled_likelihood", 0.0)(f).assign(seed=1)]), UNDECIDED,
+        "the trainings differ"),
     (RECALL, "positions", lambda f: f[(f["family"] == "original") | (f["setting"] < 1)], NOT_RUN, "all heads replaced"),
     # speed: on a GPU, at batch 1, after the longest context that both phases have
     ("text/inference-efficiency", "bench",

@@ -44,6 +44,16 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     assert planned.counts["needle"] == planned.counts["continuation"] > 0
 
 
+def test_positions_are_of_what_comes_back_and_of_the_first_choice_by_price(dry):
+    """And their logits, of a real vocabulary, are asked for: one such job took 8,074 MiB."""
+    jobs = {study: [job for job in dry(study).jobs if job.rule == "positions"] for study in ("long", "small")}
+    models = {study: {job.outputs[0].rpartition("/")[0] for job in found} for study, found in jobs.items()}
+    subjects = ("original", "priced/windows_bits")
+    assert models["long"] == {f"results/long/language/smollm2-135m/{subject}/seed-0" for subject in subjects}
+    assert len(models["small"]) == 24 and not any("priced" in place for place in models["small"])
+    assert {8074 < int(job.resources["mem_mb"]) < 2 * 8074 for job in jobs["long"]} == {True}
+
+
 def test_long_inputs_have_budgets_and_prices_of_their_own(dry):
     asked = [(words[1], settings_of(words)) for _, stage, *words in dry("default").commands if stage in LONG]
     of_prompts = [settings for file, settings in asked if file.endswith("/long_continuation.csv")]

@@ -168,7 +168,8 @@ PARTS = {
     "recovery": RECOVERY,
     "equal_bytes": recovered_files("", EQUAL_BYTES),
     "prices": ABLATIONS["language"]["priced"],
-    "positions": MEASUREMENTS["positions"] and RECOVERY,
+    "positions": ABLATIONS["positions"]
+    and papers_files("positions.parquet", COMES_BACK),
     "priced_positions": ABLATIONS["positions"] and ABLATIONS["language"]["priced"],
     "tradeoff": MEASUREMENTS["compared_recovery"],
     "long_inputs": ABLATIONS["long_inputs"],

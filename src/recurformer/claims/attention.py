@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from recurformer.claims.claim import Finding
@@ -136,14 +137,14 @@ def input_gate(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
         Undecided: it is not shorter before the gate; or it comes nearer, but the next tokens, at which the convolution
             before the gate is not filled either, change as much.
     """
-    norms = {mixer: of_mixer.set_index("key")["norm"] for mixer, of_mixer in groups(rows, "mixer")}
+    norms = {mixer: of_mixer.set_index("key")["norm"].sort_index() for mixer, of_mixer in groups(rows, "mixer")}
     before, after = (norms[mixer] / norms[mixer].drop(0).mean() for mixer in ("attention", "mamba"))
     text = f"{before[0]:.2f} of the others' before the gate, {after[0]:.2f} after it in {model}"
     if before[0] >= 1:
         raise Undecided(f"{text}: there is nothing to lift")
     nearer = abs(math.log(after[0])) < abs(math.log(before[0]))
-    changes = (after / before).map(math.log).abs()
-    if nearer and changes.iloc[1 : D_CONV - 1].max() >= changes[0]:
+    changes = (after / before).loc[: D_CONV - 2].map(np.log).abs()
+    if nearer and changes.loc[1:].max() >= changes[0]:
         raise Undecided(f"{text}, but the next tokens, where the convolution is not filled either, change as much")
     return nearer, text
 

@@ -96,13 +96,15 @@ def frontier(
 
 
 PLACES = 16
-"""Parts of a window, by position."""
+"""Most parts of a window, by position."""
 
 
 def _of_places(rows: pd.DataFrame, column: str) -> pd.Series:
     """Mean nats a token, by the middle of a part of the window, and by window."""
-    wide = math.ceil((rows["position"] + rows["tokens"]).max() / PLACES)
-    return ratio_of_sums(rows, [(rows["position"] // wide + 0.5) * wide, rows["window"]], column, "tokens")
+    each = rows["tokens"].max()
+    wide = each * math.ceil((rows["position"] + rows["tokens"]).max() / PLACES / each)
+    middles = (rows["position"] + rows["tokens"] / 2).groupby(rows["position"] // wide).transform("mean")
+    return ratio_of_sums(rows, [middles, rows["window"]], column, "tokens")
 
 
 @styled
@@ -111,7 +113,7 @@ def by_position(positions: pd.DataFrame) -> Figure:
     perplexity over the original's, by position.
 
     Raises:
-        ValueError: nothing is bought by price.
+        ValueError: nothing is bought by price, or the original is missing.
     """
     rows = require(positions, "positions")
     rows = rows[~rows["trained"].astype(bool)]
@@ -119,12 +121,16 @@ def by_position(positions: pd.DataFrame) -> Figure:
     if rows.empty:
         raise ValueError("positions measurements have nothing that is bought by price: no cache becomes smaller")
     models = by_model(rows)
+    shares = sorted(rows.loc[rows["family"] == "priced", "setting"].unique())
     figure = Figure(figsize=(WIDTH, 1.0 + 2.4 * len(models)), label="By position")
     for (model, of_model), panels in zip(models, figure.subplots(len(models), 2, squeeze=False), strict=True):
-        original = _of_places(of_model[of_model["family"] == "original"], "negative_log_likelihood")
-        for place, (share, line) in enumerate(groups(of_model[of_model["family"] == "priced"], "setting", sort=True)):
-            look = series(place)
-            rise = _of_places(line, "negative_log_likelihood") - original
+        untouched = of_model[of_model["family"] == "original"]
+        if untouched.empty:
+            raise ValueError(f"positions measurements of {label(model)} lack those of the original")
+        original = _of_places(untouched, "negative_log_likelihood")
+        for share, line in groups(of_model[of_model["family"] == "priced"], "setting", sort=True):
+            look = series(1 + shares.index(share))  # the first is the original's
+            rise = (_of_places(line, "negative_log_likelihood") - original).dropna()
             for axes, nats, shown in zip(
                 panels, (_of_places(line, "divergence"), rise), (float, math.exp), strict=True
             ):
@@ -138,7 +144,7 @@ def by_position(positions: pd.DataFrame) -> Figure:
         panels[1].set_ylabel("perplexity, over the original's")
         for axes in panels:
             axes.set_xlabel("tokens after the prompt")
-    legend_above(figure, figure.axes[:1], ncols=4)
+    legend_above(figure, figure.axes, ncols=4)
     windows = from_to(rows.groupby("model")["window"].nunique())
     names = sorted({method_label("priced", name) for name in rows.loc[rows["family"] == "priced", "method"]})
     add_note(figure, f"{', '.join(names).capitalize()}. Bands: 95 % interval over {windows} windows.")

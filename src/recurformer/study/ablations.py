@@ -226,8 +226,8 @@ class Ablations(Block):
     continuation: Continuation
     """Perplexity after a prompt, by position."""
     positions: Continuation | None = None
-    """The same over long windows, of the first of `language.priced`, and of backbones that learn the text from nothing,
-    far beyond the length of their training; absent: not measured."""
+    """The same over long windows: of the first of `language.priced`, and, far beyond the length of their training, of
+    backbones that learn the text from nothing and have a `recovery`; absent: not measured."""
     written: Continuation | None = None
     """What models write after prompts, token by token the likeliest, beside what the original writes; absent: not
     measured."""

@@ -14,6 +14,9 @@ from recurformer.data.sizes import BYTE_VOCABULARY, PUBLISHED
 SLACK = 1.2  # allocators round, and blocks of both sizes exist while one replaces the other
 FLOAT32, MB = 4, 2**20
 GPU_LIBRARY_MB = 3000  # of the host: CUDA's own libraries
+DIVERGENCE_BYTES = (
+    32  # for each token and word: float32 logits of two models, and what their divergence derives from them
+)
 LOGITS_BYTES = 12  # for each token and word: float32 logits, what the loss derives from them, and their gradient
 
 
@@ -49,7 +52,7 @@ NEEDS = {
     **dict.fromkeys(["needle", "turns", "written", "hashhop", "baseline"], WRITE),
     # With the original's logits of all windows, where they fit into 2 GB.
     **dict.fromkeys(["continuation", "long_continuation"], Need(2800, 3, 480, gpu=True)),
-    "positions": Need(2000, 3, 480, gpu=True),  # with the logits of long windows
+    "positions": Need(1500, 3, 480, gpu=True),  # and the logits of long windows: see `request`
     **dict.fromkeys(
         ["train_text", "recover", "pretrain_text", "train_copying", "pretrain_hashhop", "train_hashhop"], TRAIN
     ),
@@ -138,6 +141,9 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
     if need.copies and backbone:
         sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
+        if known == "positions" and not on_gpu:
+            asked = study["ablations"]["positions"]
+            held += DIVERGENCE_BYTES * sizes.words * asked["tokens"] * asked["batch_size"]
         if need.trains and not on_gpu:
             learnt = {"pretrain_text": "pretraining", "train_copying": "copying"}.get(known, "training")
             training = study["language"][learnt] or {"batch_size": 1}
