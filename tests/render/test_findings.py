@@ -278,6 +278,12 @@ def test_the_divergence_by_position_is_stated_as_recorded():
     ends = chain.from_iterable(quarters[[0, 3]].to_numpy())
     stated = "rises from {:.4f} to {:.4f}, from {:.4f} to {:.4f}, and from {:.4f} to {:.4f} ("
     assert stated.format(*ends) in FINDINGS and quarters.shape == (3, 4)
+    least = (
+        rows[rows["setting"] == 0.0625].groupby(["window", rows["position"] // 1024])[["divergence", "tokens"]].sum()
+    )
+    by_window = (least["divergence"] / least["tokens"]).unstack("position")
+    others = by_window.drop(by_window[3].idxmax()).mean()
+    assert f"one article: without it, from {others[0]:.4f} to {others[3]:.4f}." in FINDINGS
 
 
 def test_windows_in_heads_that_other_scores_choose_are_stated_as_recorded():
