@@ -120,7 +120,7 @@ def test_every_caption_is_plain_text_of_its_own(browser, smoke_report):
     browser.get(smoke_report)
     found = browser.execute_script("return Object.entries(results).map(([path, {caption}]) => [path, caption]);")
     captions = {path: caption for path, caption in found if "claims" not in path}
-    assert len(set(captions.values())) == len(captions) == 19
+    assert len(set(captions.values())) == len(captions) == 18
     for caption in captions.values():
         text = caption.strip().removeprefix("<p>").removesuffix("</p>")
         assert text.endswith(".")

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recurformer.data.interval import mean_interval
 from recurformer.paper import label
 from recurformer.render.panels import OURS, End, Panel, draw_panels, quality_figure
 from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
@@ -27,6 +26,7 @@ from recurformer.results.scores import (
     as_paper_does,
     method_label,
     of,
+    over_windows,
     scores,
     why_not_run,
 )
@@ -134,10 +134,9 @@ def by_position(positions: pd.DataFrame) -> Figure:
             for axes, nats, shown in zip(
                 panels, (_of_places(line, "divergence"), rise), (float, math.exp), strict=True
             ):
-                means = {at: mean_interval(values.to_numpy()) for at, values in nats.groupby(level=0)}
-                mean, low, high = (list(map(shown, values)) for values in zip(*means.values(), strict=True))
-                axes.plot(means.keys(), mean, **look.line, markersize=4, label=f"{share:g} of the cache")
-                axes.fill_between(means.keys(), low, high, color=look.colour, alpha=0.15, linewidth=0)
+                ends = over_windows(nats).map(shown)
+                axes.plot(ends.index, ends["mean"], **look.line, markersize=4, label=f"{share:g} of the cache")
+                axes.fill_between(ends.index, ends["low"], ends["high"], color=look.colour, alpha=0.15, linewidth=0)
         panels[0].set_yscale("log")
         panels[0].set_ylabel(f"{label(model)}: KL to the original\n(nats a token)")
         panels[1].axhline(1, color="0.5", linewidth=0.8)

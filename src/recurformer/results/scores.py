@@ -107,6 +107,12 @@ def _divergence(rows: pd.DataFrame) -> Estimate:
     return Estimate(-mean, -high, -low)
 
 
+def over_windows(values: pd.Series) -> pd.DataFrame:
+    """Mean and 95 % interval over windows of values by place and window: mean, low and high of each place."""
+    of_places = {place: mean_interval(of_windows.to_numpy()) for place, of_windows in values.groupby(level=0)}
+    return pd.DataFrame.from_dict(of_places, orient="index", columns=list(Estimate._fields))
+
+
 def _range_of_windows(rows: pd.DataFrame) -> Estimate:
     """Minus the divergence from the original a token, with those of the windows where it is the most and the least."""
     values = -ratio_of_sums(rows, "window", "divergence", "tokens")

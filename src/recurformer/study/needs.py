@@ -141,8 +141,7 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
     if need.copies and backbone:
         sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
-        if known == "positions" and not on_gpu:
-            asked = study["ablations"]["positions"]
+        if known == "positions" and not on_gpu and (asked := study["ablations"]["positions"]):
             held += DIVERGENCE_BYTES * sizes.words * asked["tokens"] * asked["batch_size"]
         if need.trains and not on_gpu:
             learnt = {"pretrain_text": "pretraining", "train_copying": "copying"}.get(known, "training")
