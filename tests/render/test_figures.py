@@ -160,6 +160,10 @@ def test_a_price_is_paid_by_position_and_set_against_the_same_window(figures, me
     rise = (quarter["negative_log_likelihood"].sum() - original["negative_log_likelihood"].sum()) / 96
     for axes, value in ((apart, quarter["divergence"].sum() / 96), (perplexity, np.exp(rise))):
         assert dict(zip(*axes.lines[0].get_data(), strict=True))[80.0] == pytest.approx(value)
+    longer = pd.concat([rows, rows.assign(position=rows["position"] + 512)])  # two rows a part
+    two = rows[(rows["family"] == "priced") & (rows["setting"] == 0.25) & rows["position"].isin([64, 96])]
+    drawn = dict(zip(*FIGURES["by_position"](longer).axes[0].lines[0].get_data(), strict=True))
+    assert drawn[96.0] == pytest.approx(two["divergence"].sum() / (2 * 96)) and len(drawn) == 16
     with pytest.raises(ValueError, match="nothing that is bought by price"):
         FIGURES["by_position"](rows[rows["family"] != "priced"])
 

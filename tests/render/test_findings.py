@@ -647,6 +647,8 @@ def test_what_is_said_of_the_small_models_is_recorded(small):
     for model, name in SMALL.items():
         shown = (of_table3[model] / of_table3[model, 0.0]).map("{:.3f}".format)
         assert f"{shown[0.5]}, {shown[0.9]} and {shown[1.0]} for {name}" in RECOVERY
+    bare = (of_table3[:, 1.0] / of_table3[:, 0.0]).map("{:.3f}".format)
+    assert "all tokens have {} and {} times the perplexity;".format(*bare) in FINDINGS
     runs = list(map(json.loads, (pack / "runs.jsonl").read_text().splitlines()))
     chosen = [run["metrics"]["heads_replaced"] for run in runs if run["place"].endswith("/beta-0.9/heads.run.json")]
     assert "about 90 % ({} and {} of 32)".format(*chosen) in FINDINGS

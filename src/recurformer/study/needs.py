@@ -14,9 +14,7 @@ from recurformer.data.sizes import BYTE_VOCABULARY, PUBLISHED
 SLACK = 1.2  # allocators round, and blocks of both sizes exist while one replaces the other
 FLOAT32, MB = 4, 2**20
 GPU_LIBRARY_MB = 3000  # of the host: CUDA's own libraries
-DIVERGENCE_BYTES = (
-    32  # for each token and word: float32 logits of two models, and what their divergence derives from them
-)
+DIVERGENCE_BYTES = 32  # for each token and word: float32 logits of two models, and what their divergence takes
 LOGITS_BYTES = 12  # for each token and word: float32 logits, what the loss derives from them, and their gradient
 
 
