@@ -268,6 +268,14 @@ def test_what_is_said_of_long_inputs_is_recorded():
     assert f"bytes in {(times > 1).sum()} of the {len(times)} groups of heads of SmolLM2-135M" in README
 
 
+def test_how_much_further_off_snapkv_is_at_4096_tokens_is_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/long/measurements/continuation.parquet")
+    sums = rows.groupby(["method", "setting", "window"])[["divergence", "tokens"]].sum()
+    of_window = sums["divergence"] / sums["tokens"]
+    further = by_budget(of_window["snapkv"] - of_window["windows_bits"])
+    assert "SnapKV is further off by {}, {} and {} (corrected for three comparisons), so".format(*further) in FINDINGS
+
+
 def test_the_divergence_by_position_is_stated_as_recorded():
     rows = pd.read_parquet(ROOT / "recorded/long/measurements/positions.parquet").query("family == 'priced'")
     budgets = rows.groupby("setting")[["divergence", "tokens"]].sum().sort_index(ascending=False)
