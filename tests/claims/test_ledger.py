@@ -72,6 +72,17 @@ def test_a_decided_finding_goes_before_one_that_is_not():
     assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == UNDECIDED, "the longest training"
 
 
+def test_equal_recordings_that_decide_differently_leave_a_claim_open():
+    findings = {name: Finding(name != "b", f"said by {name}", {"needle": [0]}) for name in (THIS_STUDY, "a", "b")}
+    judged = replace(CLAIMS["reviewer/needle"], judge=lambda evidence: findings[evidence.source])
+    own, one, other = (world(ideal(), name) for name in findings)
+    decision = decide(judged, [one, other])
+    assert (decision.verdict, decision.reason[:32]) == (UNDECIDED, "b says the opposite: said by b; ")
+    assert decide(judged, [own, other]).verdict == CONSISTENT, "a study's own measurements come first"
+    findings["a"] = replace(findings["a"], tokens=1)
+    assert decide(judged, [one, other]).verdict == CONSISTENT, "the longest training"
+
+
 def test_one_seed_reproduces_nothing():
     one = {kind: frame[frame["seed"] == 0] if "seed" in frame else frame for kind, frame in ideal().items()}
     decision = decide(TREND, [world(one)])

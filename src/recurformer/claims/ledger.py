@@ -145,14 +145,24 @@ HELD, FAILED = {True: REPRODUCED, False: CONSISTENT}, {True: CONTRADICTED, False
 """Whether it was tested at the paper's scale -> the verdict on a test that holds, and on one that fails."""
 
 
+_Found = tuple[bool, Finding, Evidence]
+"""Whether a finding is at the paper's scale, the finding, and where it comes from."""
+
+
+def _rank(found: _Found) -> tuple[bool, int, bool]:
+    """The lower, the stronger."""
+    at_scale, finding, _ = found
+    return not at_scale, -finding.tokens, not finding.decided
+
+
 def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     """Weigh the evidence for a claim.
 
     The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
-    before a recording. Where the paper contradicts itself no measurement can help. What rests on a single training seed
-    is consistent at most. `sources` are as of `make_ledger`.
+    before a recording; equal recordings that decide it differently leave it open. Where the paper contradicts itself no
+    measurement can help. What rests on a single training seed is consistent at most. `sources` are as of `make_ledger`.
     """
-    findings: list[tuple[bool, Finding, Evidence]] = []
+    findings: list[_Found] = []
     unanswered: list[tuple[Missing, Evidence]] = []
     for source in sources if claim.judge else ():
         try:
@@ -162,11 +172,7 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
             findings.append((source.at_paper_scale(judged.rows, claim.models, judged.samples or 0), judged, source))
         except Missing as missing:
             unanswered.append((missing, source))
-    at_scale, finding, evidence = min(
-        findings,
-        key=lambda one: (not one[0], -one[1].tokens, not one[1].decided),
-        default=(False, None, None),
-    )
+    at_scale, finding, evidence = min(findings, key=_rank, default=(False, None, None))
     if broken := [one for one in INCONSISTENCIES.values() if claim.id in one.claims]:
         reason = "; ".join(one.reason for one in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason, at_scale)
@@ -180,6 +186,12 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     if not finding.decided:
         more = "" if finding.samples is None else "more samples or training, or "
         why = f"{finding.reason}; it needs {more}{claim.needs}"
+        return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
+    rank = _rank((at_scale, finding, evidence))
+    opposed = [one for one in findings if _rank(one) == rank and one[1].holds != finding.holds]
+    if opposed and evidence.source != THIS_STUDY:
+        _, other, source = opposed[0]
+        why = f"{source.source} says the opposite: {other.ours}; it needs {claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
     verdict = (HELD if finding.holds else FAILED)[at_scale]
     decision = Decision(claim, verdict, finding, evidence, finding.reason, at_scale)
