@@ -183,15 +183,15 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         if not measured:
             return Decision(claim, NOT_RUN, reason=reason)
         return Decision(claim, UNDECIDED, evidence=left_open_by, reason=reason)
-    if not finding.decided:
-        more = "" if finding.samples is None else "more samples or training, or "
-        why = f"{finding.reason}; it needs {more}{claim.needs}"
-        return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
     rank = _rank((at_scale, finding, evidence))
-    opposed = [one for one in findings if _rank(one) == rank and one[1].holds != finding.holds]
-    if opposed and evidence.source != THIS_STUDY:
-        _, other, source = opposed[0]
-        why = f"{source.source} says the opposite: {other.ours}; it needs {claim.needs}"
+    opposed = (
+        f"{source.source} says the opposite: {other.ours}"
+        for at, other, source in findings
+        if _rank((at, other, source)) == rank and other.holds != finding.holds and evidence.source != THIS_STUDY
+    )
+    if still_open := finding.still_open or next(opposed, ""):
+        more = "" if finding.samples is None else "more samples or training, or "
+        why = f"{still_open}; it needs {more}{claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
     verdict = (HELD if finding.holds else FAILED)[at_scale]
     decision = Decision(claim, verdict, finding, evidence, finding.reason, at_scale)
