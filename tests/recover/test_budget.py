@@ -23,7 +23,7 @@ from recurformer.study.method import NEEDLE_WEIGHT
 from tests.model.tiny_models import make_backbone
 
 LENGTH, SEED = 160, 3
-WINDOWS = [16, 32, 64, 128]
+WINDOWS = [16, 23, 32, 45, 64, 91, 128]
 BACKBONES = ("llama_mha", "qwen2_gqa", "gemma3_text")
 READER = byte_tokenizer()
 

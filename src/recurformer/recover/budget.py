@@ -25,7 +25,9 @@ from recurformer.study.method import NEEDLE_WEIGHT
 CHOSEN = 0.25
 """Fraction of what can be chosen of a cache that is kept where nothing else is asked for."""
 LEAST_WINDOW = 16
-"""The smallest window that a group may get, in tokens; the others are its doubles."""
+"""The smallest window that a group may get, in tokens."""
+EACH_DOUBLING = 2
+"""Windows from one length to its double, the double among them."""
 LEAST = Keep(LEAST_WINDOW, min(BITS))
 """The least that a group may keep."""
 PRICED = 4
@@ -40,6 +42,12 @@ BUDGETS = [2.0**-power for power in range(1, 6)]
 FRACTIONS = [2.0 ** (-power / 4) for power in range(20, 0, -1)]
 """Of the cache, ascending, that are tried where a divergence is given."""
 SINKS = BY_PRICE.sink_tokens or 0
+
+
+def window_sizes(tokens: int) -> list[int]:
+    """The windows that a group may get in so many tokens, ascending."""
+    powers = (step / EACH_DOUBLING for step in range(EACH_DOUBLING * tokens.bit_length()))
+    return [size for power in powers if (size := round(LEAST_WINDOW * 2**power)) < tokens]
 
 
 def text_with_lookups(
@@ -79,8 +87,7 @@ def price_list(
         everything, else None). Layers with a sliding window of their own have no rows.
     """
     tokens = text.shape[1]
-    doubles = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length())]
-    windows = [window for window in doubles if window < tokens]
+    windows = window_sizes(tokens)
     centers = torch.tensor(step("centers", lambda: key_centers(original, text[:1]).tolist()))
     input_ids, weights = text_with_lookups(tokenizer, text, seed, needle_weight)
 
