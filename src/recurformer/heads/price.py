@@ -62,22 +62,23 @@ def choices(windows: Sequence[int], bits: Sequence[int] = (FULL_BITS,)) -> list[
     return [Keep(window, each) for each in bits for window in [*sorted(windows), None]]
 
 
-def _bands(queries: Tensor, windows: Sequence[int], sinks: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield for the sinks, for every window what it adds to the one before, and for the rest: a run of keys, and which
-    of them are hidden there from queries at ascending places, (queries, keys).
+def _of_groups(rows: Tensor, keys: Tensor) -> Tensor:
+    """Return the products (B, H, queries, keys) of rows of query heads with the KV heads that they read."""
+    grouped = rows.unflatten(1, (keys.shape[1], -1)).flatten(2, 3)
+    return (grouped @ keys.mT).view(*rows.shape[:3], -1)
+
+
+def _by_distance(x: Tensor, before: float) -> Tensor:
+    """Return x (..., queries, keys) of the last of as many queries as keys, by their distance in the place of keys: 0
+    is the query's own. What would lie before the first key is `before`.
     """
-    start, stop = int(queries[0]), int(queries[-1]) + 1
-    first = torch.arange(min(sinks, stop))
-    yield slice(0, len(first)), first > queries[:, None]
-    for near, far in pairwise([0, *windows, stop]):
-        begin = max(start - far + 1, sinks)
-        run = slice(begin, max(stop - near, begin))
-        distance = queries[:, None] - torch.arange(run.start, run.stop)
-        yield run, (distance < near) | (distance >= far)
+    queries, keys = x.shape[-2:]
+    padded = F.pad(x.flip(-1), (0, queries), value=before)
+    return padded.as_strided(x.shape, (*padded.stride()[:-2], keys + queries - 1, 1), queries - 1)
 
 
 def _products(
-    query: Tensor, gradient: Tensor, key: Tensor, value: Tensor, windows: Sequence[int], sinks: int, places: Tensor
+    query: Tensor, gradient: Tensor, key: Tensor, value: Tensor, windows: Sequence[int], sinks: int
 ) -> Tensor:
     """Return the products of the output and its gradient under every window and without one.
 
@@ -85,44 +86,52 @@ def _products(
     the tensors' own type within an addition and in float64 between them.
 
     Args:
-        query: (B, H, queries, D), scaled.
-        gradient: of the output, (B, H, queries, D).
+        query: (B, H, L, D), scaled.
+        gradient: of the output, (B, H, L, D).
         key: (B, KV heads, L, D).
         value: likewise.
         windows: ascending.
         sinks: first tokens that are always seen.
-        places: of the queries among the keys, ascending.
 
     Returns:
-        (B, H, queries, windows + 1) in float64.
+        (B, H, L, windows + 1) in float64.
     """
-    batch, heads = query.shape[:2]
-
-    def over(rows: Tensor, keys: Tensor) -> Tensor:
-        """Products (B, H, queries, keys) of rows of query heads with the KV heads that they read."""
-        grouped = rows.unflatten(1, (keys.shape[1], -1)).flatten(2, 3)
-        return (grouped @ keys.mT).view(batch, heads, rows.shape[2], -1)
-
     blocks = []
-    for queries, gradients, at in zip(query.split(ROWS, 2), gradient.split(ROWS, 2), places.split(ROWS), strict=True):
-        seen = slice(0, int(at[-1]) + 1)
-        scores, effects = over(queries, key[:, :, seen]), over(gradients, value[:, :, seen])  # (B, H, queries, keys)
-        most = query.new_full(queries.shape[:-1], -torch.inf, dtype=torch.float64)
+    for start in range(0, query.shape[2], ROWS):
+        stop = min(start + ROWS, query.shape[2])
+        scores, effects = (
+            _of_groups(rows[:, :, start:stop], keys[:, :, :stop]) for rows, keys in ((query, key), (gradient, value))
+        )  # (B, H, queries, keys)
+        first = torch.arange(min(sinks, stop), device=query.device)
+        later = first > torch.arange(start, stop, device=query.device)[:, None]
+        runs = [(scores[..., : len(first)].masked_fill(later, -torch.inf), effects[..., : len(first)])]
+        scores[..., : len(first)] = -torch.inf
+        scores, effects = _by_distance(scores, -torch.inf), _by_distance(effects, 0.0)
+        runs += [(scores[..., near:far], effects[..., near:far]) for near, far in pairwise([0, *windows, stop])]
+        most = query.new_full(scores.shape[:-1], -torch.inf, dtype=torch.float64)
         total, weighted = torch.zeros_like(most), torch.zeros_like(most)
         sums = []
-        for run, hidden in _bands(at, windows, sinks):
-            if run.stop > run.start:
-                bias = query.new_zeros(hidden.shape).masked_fill_(hidden.to(query.device), -torch.inf)
-                weights = scores[..., run] + bias
-                highest = torch.maximum(most, weights.amax(-1).double())
-                base = highest.masked_fill(highest == -torch.inf, 0)
-                weights = weights.sub_(base.to(weights).unsqueeze(-1)).exp_()
-                left = (most - base).exp()
+        for run, effect in runs:
+            if run.shape[-1]:
+                highest = torch.maximum(most, run.amax(-1).double())
+                weights = (run - highest.to(run).unsqueeze(-1)).exp_()
+                left = (most - highest).exp()
                 total = total * left + weights.sum(-1)
-                weighted = weighted * left + weights.mul_(effects[..., run]).sum(-1)
+                weighted = weighted * left + weights.mul_(effect).sum(-1)
                 most = highest
             sums.append(weighted / total)
         blocks.append(torch.stack(sums[1:], -1))  # the sinks alone are no choice
+    return torch.cat(blocks, 2)
+
+
+def _whole_products(query: Tensor, gradient: Tensor, key: Tensor, value: Tensor, places: Tensor) -> Tensor:
+    """Return the products of `_products` without a window, of the queries at ascending `places`, (B, H, queries)."""
+    blocks = []
+    for at in places.split(ROWS):
+        seen = slice(0, int(at[-1]) + 1)
+        later = torch.arange(seen.stop, device=query.device) > at.to(query.device)[:, None]
+        weights = _of_groups(query[:, :, at], key[:, :, seen]).masked_fill_(later, -torch.inf).softmax(-1)
+        blocks.append(weights.mul_(_of_groups(gradient[:, :, at], value[:, :, seen])).sum(-1).double())
     return torch.cat(blocks, 2)
 
 
@@ -228,7 +237,7 @@ def _layer_costs(
     wide = torch.promote_types(passed.query.dtype, torch.float32)
     query, key, value = (states.to(wide) for states in (passed.query, passed.key, passed.value))
     query, gradient, groups = query * passed.scaling, passed.gradient.transpose(1, 2).to(wide), key.shape[1]
-    products = _products(query, gradient, key, value, windows, sinks, torch.arange(query.shape[2]))
+    products = _products(query, gradient, key, value, windows, sinks)
     costs = [cost_by_group(products - products[..., -1:], groups)]
     places, times = read
     for each in bits:
@@ -236,8 +245,8 @@ def _layer_costs(
             costs.append(torch.zeros_like(costs[0][:, :1]))
             continue
         kept = as_kept(key, value, each, center)
-        change = _products(query[:, :, places], gradient[:, :, places], *kept, (), sinks, places)
-        costs.append(cost_by_group(change - products[:, :, places, -1:], groups, times))
+        change = _whole_products(query, gradient, *kept, places) - products[:, :, places, -1]
+        costs.append(cost_by_group(change.unsqueeze(-1), groups, times))
     return torch.cat(costs, -1)
 
 
