@@ -45,6 +45,11 @@ class Finding:
         return not self.still_open
 
     @property
+    def outcome(self) -> str:
+        """Whether it holds, in print, and whether that is open."""
+        return ("holds" if self.holds else "fails") + ("" if self.decided else ", undecided")
+
+    @property
     def reason(self) -> str:
         """What a reader must know besides."""
         return self.still_open or self.remark

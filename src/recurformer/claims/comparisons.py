@@ -405,8 +405,7 @@ def compared(
     if plus:
         with suppress(Missing):
             other = compared(evidence, by_beta, allowed, arm="plus", **what)
-            holds = "holds" if other.holds else "fails"
-            besides = f"; not counted: {other.ours} ({holds if other.decided else f'{holds}, undecided'})"
+            besides = f"; not counted: {other.ours} ({other.outcome})"
     try:
         finding = judge_comparisons(compare(evidence, **what), by_beta, ALLOWED[allowed])
     except Missing as missing:

@@ -159,8 +159,9 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     """Weigh the evidence for a claim.
 
     The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
-    before a recording; equal recordings that decide it differently leave it open. Where the paper contradicts itself no
-    measurement can help. What rests on a single training seed is consistent at most. `sources` are as of `make_ledger`.
+    before a recording. Equal recordings that decide it differently leave it open; weaker ones of the same scale that
+    say otherwise are named beside the verdict. Where the paper contradicts itself no measurement can help. What rests
+    on a single training seed is consistent at most. `sources` are as of `make_ledger`.
     """
     findings: list[_Found] = []
     unanswered: list[tuple[Missing, Evidence]] = []
@@ -184,19 +185,21 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
             return Decision(claim, NOT_RUN, reason=reason)
         return Decision(claim, UNDECIDED, evidence=left_open_by, reason=reason)
     rank = _rank((at_scale, finding, evidence))
-    opposed = (
-        f"{source.source} says the opposite: {other.ours}"
+    opposed = {
+        f"otherwise in {source.source}: {other.ours} ({other.outcome})": _rank((at, other, source)) == rank
         for at, other, source in findings
-        if _rank((at, other, source)) == rank and other.holds != finding.holds and evidence.source != THIS_STUDY
-    )
-    if still_open := finding.still_open or next(opposed, ""):
+        if at == at_scale and other.holds != finding.holds and evidence.source != THIS_STUDY
+    }
+    if still_open := finding.still_open or next((text for text, equal in opposed.items() if equal), ""):
         more = "" if finding.samples is None else "more samples or training, or "
         why = f"{still_open}; it needs {more}{claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
     verdict = (HELD if finding.holds else FAILED)[at_scale]
-    decision = Decision(claim, verdict, finding, evidence, finding.reason, at_scale)
+    decision = Decision(
+        claim, verdict, finding, evidence, "; ".join(filter(None, [finding.reason, *opposed])), at_scale
+    )
     if decision.verdict == REPRODUCED and decision.seeds == 1:
-        why = "; ".join(filter(None, [finding.reason, "one seed only"]))
+        why = "; ".join(filter(None, [decision.reason, "one seed only"]))
         return replace(decision, verdict=HELD[False], reason=why)
     return decision
 

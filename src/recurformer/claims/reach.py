@@ -107,18 +107,23 @@ def length(evidence: Evidence, allowed: float) -> Finding:
     if holds and still_open:  # it is about every β, and some may still fail
         why = str(because(still_open))
     text = (
-        f"from the first to the second half of the continuation the loss above the original's grows by at most "
-        f"{largest.mean:.3f} [{largest.low:.3f}, {largest.high:.3f}] nats per token ({label(model)}, β {beta:g})"
+        f"from the first to the second half of a held-out continuation the loss above the original's grows by at most "
+        f"{largest.mean:.3f} [{largest.low:.3f}, {largest.high:.3f}] nats a token ({label(model)}, β {beta:g}); "
+        f"{allowed:g} are allowed"
     )
     windows = int(used["window"].nunique())
     return Finding(holds, text, {"continuation": used.index}, windows, why)
 
 
 def sizes(evidence: Evidence) -> Finding:
-    """RecurFormer beside the original at every length and number of hops that the original has learned."""
+    """RecurFormer beside the original at every length and number of hops that the original has learned, but the trained
+    ones.
+    """
     learned: list[Comparison] = []
     beyond: list[Comparison] = []
-    for (hops, size, form), rows in groups(evidence.rows(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
+    for (hops, size, form), rows in groups(
+        evidence.rows(HASHHOP_SIZES.kind, as_trained=False), ["hops", "size", "form"]
+    ):
         for _, of_model in by_model(scores(rows, HASHHOP_SIZES)):
             pairs = comparisons(HASHHOP_SIZES, of_model, {"original": []})
             if why_not_run(of_model, HASHHOP_SIZES):
@@ -279,8 +284,8 @@ def chosen(evidence: Evidence, nearest: float) -> Finding:
     name, worst = max(further.items(), key=lambda item: item[1].mean)
     holds, still_open = at_most(0.0, further.values())
     text = (
-        f"at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] nats a token further from the original "
-        f"({name}; {len(further)} comparisons)"
+        f"at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] nats a token further from the original than "
+        f"windows by price, whose sizes are chosen too ({name}; {len(further)} comparisons)"
     )
     windows = int(pd.concat(used)["window"].nunique())
     return Finding(holds, text, {"continuation": labels(used)}, windows, still_open)
