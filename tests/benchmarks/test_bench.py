@@ -34,11 +34,13 @@ SHOWN = {
     "decoding, a window of 256 tokens in nine tenths of the heads": ("decode", "", "window 256"),
     "the same with a state": ("decode", "", "window 256 and state"),
     f"decoding eight sequences, {EIGHTH}": ("decode", ", batch 8", "cache 1/8"),
+    "decoding eight sequences, β = 0.9": ("decode", ", batch 8", "beta 0.9"),
     f"decoding, {EIGHTH} in bfloat16, beside the library's float32": ("decode", ", quickest", "cache 1/8, bfloat16"),
     "only reading the weights and the cache of the former": ("decode", ", quickest", "reading alone"),
     "decoding, the windows in bfloat16, beside the library's float32": ("decode", ", quickest", "window 256, bfloat16"),
     "these with a state, likewise": ("decode", ", quickest", "window 256 and state, bfloat16"),
     "decoding, β = 0.5 in bfloat16, beside the library's float32": ("decode", ", quickest", "beta 0.5, bfloat16"),
+    "decoding, β = 0.9 in bfloat16, beside the library's float32": ("decode", ", quickest", "beta 0.9, bfloat16"),
     "decoding, the backbone in bfloat16, beside the library's float32": ("decode", ", quickest", "backbone, bfloat16"),
 }
 """Rows of the documents' tables -> topic, end of the case's name, candidate."""

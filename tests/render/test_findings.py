@@ -130,7 +130,7 @@ def test_what_is_said_of_the_recovery_is_recorded():
         f"it reaches perplexity {found['paper'].perplexity:.1f}. This is {first} times that of the untouched original "
         f"({before:.1f}) and {second} times that of the original after the same training ({after:.1f}).",
         f"reach {found['calibrated'].perplexity:.1f} by plain training.",
-        f"instead, they reach {found['plus'].perplexity:.1f}. This improves the divergence "
+        f"instead, they reach {found['plus'].perplexity:.1f}. The divergence is then lower "
         f"({found['plus'].apart:.2f} instead of {found['calibrated'].apart:.2f} nats a token)",
         f"window's divergence is {untrained:.3f} nats a token. That of the best Mamba state is {nearest:.3f}, after",
         f"perplexity {windows[0]:.1f} and the Mamba state {min(states):.1f} to {max(states):.1f} (three seeds each;",
@@ -575,14 +575,26 @@ def test_what_is_said_of_the_choice_of_heads_is_recorded():
     assert all(f"{CHOICES[by]} {said[by]}" in FINDINGS for by in measured)
     assert f"the price of such a window chooses, they find {said['price']}." in FINDINGS
     of_three_quarters = (found[by, 0, 0.75] for by in ("price", "ra_i"))
-    assert "price find {} of 100 passkeys. Those of highest RA-I find {}. With".format(*of_three_quarters) in README
+    assert "price find {} of 100 passkeys. Those of highest RA-I find {}. 20 ".format(*of_three_quarters) in README
     assert f"Heads by induction scores find {said['induction']}." in FINDINGS
+    assert f"With 75 %, heads by induction scores find {found['induction', 0, 0.75]}, but keep the text" in README
+    by_depth = needles.query("task == 'passkey' and setting == 0.75").groupby(["by", "seed", "depth"])["correct"].sum()
+    at_the_end = by_depth.xs(1.0, level="depth")
+    assert (at_the_end == 20).all()
+    before = found.xs(0.75, level="setting") - at_the_end
+    shares = [before[by, 0] for by in ("price", "induction", "ra_i")] + [round(before["random"].mean())]
+    assert "price's heads find {}, those by induction {}, RA-I's {}, and random ones {} in the mean.".format(
+        *shares
+    ) in (FINDINGS)
     sums = texts.groupby(["by", "setting", "window"])[["negative_log_likelihood", "tokens"]].sum()
     nats, comparisons = sums["negative_log_likelihood"] / sums["tokens"], 3 * (len(measured) + 1)
     more = {
         by: [corrected(of_beta, comparisons) for _, of_beta in (nats["ra_i"] - nats[by]).groupby("setting")]
         for by in measured
     }
+    less = nats["price"] - nats["induction"]
+    assert f"At 0.75 they lose {corrected(less.xs(0.75, level='setting'), comparisons)} nats a token less" in FINDINGS
+    assert (less.groupby("setting").mean()[[0.25, 0.5]] < 0).all(), "at 0.25 and 0.5 they lose more"
     for by in ("price", "induction", "mean_rr"):
         assert "{}, {} and {} ".format(*more[by]) in FINDINGS and (nats[by].groupby("setting").size() == 64).all()
     assert "RA-I's heads lose {}, {} and {} nats a token more".format(*more["price"]) in FINDINGS
