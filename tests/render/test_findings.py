@@ -276,9 +276,9 @@ def test_how_much_further_off_snapkv_is_at_4096_tokens_is_recorded():
     assert "SnapKV is further off by {}, {} and {} (corrected for three comparisons), so".format(*further) in FINDINGS
 
 
-def earlier_price_list(run, metric):
+def earlier_price_list(run, metric, study="long"):
     """A metric of a run with an earlier price list, whose rows are not kept, by budget."""
-    records = map(json.loads, (ROOT / "recorded/long/runs.jsonl").read_text().splitlines())
+    records = map(json.loads, (ROOT / f"recorded/{study}/runs.jsonl").read_text().splitlines())
     place = f"results/language/smollm2-135m/priced/windows_bits/seed-0/{run}.run.json"
     (metrics,) = (one["metrics"] for one in records if one["place"] == place)
     return [metrics[metric.format(budget)] for budget in (0.25, 0.125, 0.0625)]
@@ -296,6 +296,13 @@ def test_what_earlier_price_lists_gave_is_recorded():
     passkeys = (round(10 * share) for share in found)
     stated = "windows {:.4f}, {:.4f} and {:.4f} ({}, {} and {} passkeys)."
     assert stated.format(*whole, *passkeys) in FINDINGS
+    answers = [
+        round(100 * share)
+        for suffix in ("before-s300", "before-s39")
+        for share in earlier_price_list(f"{suffix}/turns", "accuracy/windows_bits/{}/4096/False")
+    ]
+    stated = "In the first test they answered {}, {} and {} of these questions, and in the second {}, {} and {}."
+    assert stated.format(*answers) in FINDINGS
 
 
 def test_the_divergence_by_position_is_stated_as_recorded():
@@ -373,6 +380,8 @@ def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
     shown = of_window.groupby(["method", "setting"]).mean().map("{:.4f}".format)
     ours, theirs = (shown[name].sort_index(ascending=False) for name in ("windows_bits", "snapkv"))
     assert "has {}, {} and {} nats a token, SnapKV {}, {} and {}".format(*ours, *theirs) in FINDINGS
+    before = earlier_price_list("before-s39/continuation", "divergence/windows_bits/{}", "long-2k")
+    assert "the choice had {:.4f}, {:.4f} and {:.4f}.".format(*before) in FINDINGS
     further = by_budget(of_window["snapkv"] - of_window["windows_bits"])
     assert "further off by {}, {} and {} (corrected for three comparisons)".format(*further) in FINDINGS
     at_budget = of_window["window"].rename({0.8: 0.25, 0.9333: 0.125, 1.0: 0.0625}, level="setting")
@@ -390,7 +399,7 @@ def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
     found = needles.pivot(index=["depth", "sample"], columns="setting", values="correct").sort_index(
         axis=1, ascending=False
     )
-    said = "Of 100 passkeys, the original finds {} and this choice {}, {} and {}."
+    said = "Of 100 passkeys, the original finds {} and the choice of the second test {}, {} and {}."
     assert said.format(*found.sum()) in FINDINGS and len(found) == 100
     assert (found.le(found[1.0], axis=0)).all(axis=None)
 
