@@ -155,6 +155,16 @@ def _rank(found: _Found) -> tuple[bool, int, bool]:
     return not at_scale, -finding.tokens, not finding.decided
 
 
+def _opposed(recorded: _Found, findings: Iterable[_Found]) -> dict[str, bool]:
+    """What other sources of the same scale say against the finding of a recording, and whether they are as strong."""
+    at_scale, finding, evidence = recorded
+    said: dict[str, _Found] = {}
+    for one in findings if evidence.source != THIS_STUDY else ():
+        if one[0] == at_scale and one[1].holds != finding.holds:
+            said.setdefault(f"{one[1].ours} ({one[1].outcome})", one)  # a study may be one of the recordings
+    return {f"otherwise in {one[2].source}: {text}": _rank(one) == _rank(recorded) for text, one in said.items()}
+
+
 def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     """Weigh the evidence for a claim.
 
@@ -184,22 +194,16 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         if not measured:
             return Decision(claim, NOT_RUN, reason=reason)
         return Decision(claim, UNDECIDED, evidence=left_open_by, reason=reason)
-    rank = _rank((at_scale, finding, evidence))
-    opposed = {
-        f"otherwise in {source.source}: {other.ours} ({other.outcome})": _rank((at, other, source)) == rank
-        for at, other, source in findings
-        if at == at_scale and other.holds != finding.holds and evidence.source != THIS_STUDY
-    }
+    opposed = _opposed((at_scale, finding, evidence), findings)
     if still_open := finding.still_open or next((text for text, equal in opposed.items() if equal), ""):
         more = "" if finding.samples is None else "more samples or training, or "
         why = f"{still_open}; it needs {more}{claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
     verdict = (HELD if finding.holds else FAILED)[at_scale]
-    decision = Decision(
-        claim, verdict, finding, evidence, "; ".join(filter(None, [finding.reason, *opposed])), at_scale
-    )
+    reason = "; ".join(filter(None, [finding.reason, *opposed]))
+    decision = Decision(claim, verdict, finding, evidence, reason, at_scale)
     if decision.verdict == REPRODUCED and decision.seeds == 1:
-        why = "; ".join(filter(None, [decision.reason, "one seed only"]))
+        why = "; ".join(filter(None, [reason, "one seed only"]))
         return replace(decision, verdict=HELD[False], reason=why)
     return decision
 
