@@ -623,6 +623,22 @@ def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():
     assert 0.01 < recorded("cpu", "table1").difference.abs().max() < 0.02
 
 
+def test_the_operations_of_a_converted_layer_are_those_recorded():
+    """Those of the block, and with the two projections that the layer keeps, over attention's with all of its own."""
+    rows = pd.read_parquet(ROOT / "recorded/cpu/measurements/complexity.parquet").query("width == 4096")
+    at = rows.groupby(["phase", "mixer", "length"])["operations"].first()
+    times = at[:, "mamba"] / at[:, "attention"]
+    shortest = [times[phase, 1024] for phase in ("generation", "prefill")]
+    assert "needs {:.2f} (generation) and {:.2f} times as many (prefill)".format(*shortest) in FINDINGS
+    assert (times["prefill"] < 1).idxmax() == 8192 and times["generation", 8192] < 1
+    lengths = times["prefill"].index
+    kept = 2 * 2 * 4096**2 * pd.Series(lengths, lengths)  # a multiplication and an addition for each of both weights
+    with_both = (at["prefill", "mamba"] + kept) / at["prefill", "attention"]
+    assert with_both[16384] < 1
+    for document in (README, FINDINGS):
+        assert f"a prefill of 8,192 tokens needs {with_both[8192]:.2f} times as many as attention" in document
+
+
 SMALL = {"text-llama": "Text-Llama", "text-qwen2": "Text-Qwen2"}
 WORDS = {("original", 0.0): "the original", **{("paper", beta): f"β = {beta:g}" for beta in (0.5, 0.9, 1.0)}}
 CHOSEN = "heads/{}-{}-0/beta-0.5/{}"
