@@ -224,6 +224,7 @@ CASES = [
     ("reviewer/sizes", "hashhop_sizes", lambda f: f[(f["family"] != "original") | (f["size"] != 1536)], UNDECIDED,
         OPEN),
     ("reviewer/sizes", "hashhop_sizes", lambda f: f[f["family"] != "original"], NOT_RUN, ""),
+    ("reviewer/sizes", "hashhop_sizes", lambda f: f[f["as_trained"]], NOT_RUN, "at one size that was not trained"),
     ("table4/llama2-7b/0.90/l_m", "memory", put("source", "model"), NOT_RUN, "computed only"),
     ("table4/llama2-7b/0.90/l_m", "memory", put("l_m", 80_000), CONTRADICTED, "80,000"),
     ("table4/llama2-7b/0.90/l_m", "memory", put("l_m", 200_000), UNDECIDED, "200,000: longer"),

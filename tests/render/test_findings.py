@@ -589,9 +589,8 @@ def test_what_is_said_of_the_choice_of_heads_is_recorded():
     assert (at_the_end == 20).all()
     before = found.xs(0.75, level="setting") - at_the_end
     shares = [before[by, 0] for by in ("price", "induction", "ra_i")] + [round(before["random"].mean())]
-    assert "price's heads find {}, those by induction {}, RA-I's {}, and random ones {} in the mean.".format(
-        *shares
-    ) in (FINDINGS)
+    stated = "price's heads find {}, those by induction {}, RA-I's {}, and random ones {} in the mean."
+    assert stated.format(*shares) in FINDINGS
     sums = texts.groupby(["by", "setting", "window"])[["negative_log_likelihood", "tokens"]].sum()
     nats, comparisons = sums["negative_log_likelihood"] / sums["tokens"], 3 * (len(measured) + 1)
     more = {

@@ -116,22 +116,21 @@ def length(evidence: Evidence, allowed: float) -> Finding:
 
 
 def sizes(evidence: Evidence) -> Finding:
-    """RecurFormer beside the original at every length and number of hops that the original has learned, but the trained
-    ones.
-    """
+    """RecurFormer beside the original at every length and number of hops that it has learned, but the trained size."""
+    rows = evidence.rows(HASHHOP_SIZES.kind)
     learned: list[Comparison] = []
     beyond: list[Comparison] = []
-    for (hops, size, form), rows in groups(
-        evidence.rows(HASHHOP_SIZES.kind, as_trained=False), ["hops", "size", "form"]
-    ):
-        for _, of_model in by_model(scores(rows, HASHHOP_SIZES)):
+    for (hops, size, form), of_size in groups(rows[~rows["as_trained"].astype(bool)], ["hops", "size", "form"]):
+        for _, of_model in by_model(scores(of_size, HASHHOP_SIZES)):
             pairs = comparisons(HASHHOP_SIZES, of_model, {"original": []})
             if why_not_run(of_model, HASHHOP_SIZES):
                 beyond += pairs
                 continue
             learned += [replace(one, other=f"the original ({hops} hops, {size:,} {SIZE_UNITS[form]})") for one in pairs]
     if not learned:
-        raise Missing("RecurFormer and an original that has learned the task were not measured at one size")
+        raise Missing(
+            "RecurFormer and an original that has learned the task were not measured at one size that was not trained"
+        )
     finding = judge_comparisons(learned, by_beta=True, allowed=ALLOWED_DROP)
     if not beyond:
         return finding
