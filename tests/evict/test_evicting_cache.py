@@ -11,6 +11,7 @@ from recurformer import convert
 from recurformer.evict import EVICTIONS, evicting, make_cache
 from recurformer.evict.methods import Citrus
 from recurformer.measure.cache import cache_bytes, cache_tensors
+from recurformer.measure.language import text_logits
 from recurformer.model.mixers import MIXERS
 from tests.evict.twin import read_in_pieces, recording, twin_logits
 from tests.model.tiny_models import ALL, LAYERS, PAD, PAIRS, difference, make_backbone, tokens
@@ -202,6 +203,16 @@ def test_beams_take_their_cache_with_them(method):
         read_in_pieces(model, evicted, steps), read_in_pieces(model, right, steps), strict=True
     ):
         assert difference(logits, expected) < 1e-5
+
+
+@every_method
+def test_a_text_is_scored_at_once_where_that_is_as_one_by_one(method):
+    model, ids = model_of(BACKBONE), tokens(2, PROMPT + NEW)
+    one_by_one = read_in_pieces(model, make_cache(model, method, 0.4), ids[:, :-1].split([PROMPT, *[1] * (NEW - 1)], 1))
+    found, _ = text_logits(evicting(model), ids, PROMPT, lambda: make_cache(model, method, 0.4))
+    expected = torch.cat([one_by_one[0][:, -1:], *one_by_one[1:]], 1)
+    assert difference(found, expected) < 1e-4
+    assert make_cache(model, method, 0.4).reads_at_once == (method in {"snapkv", "pyramidinfer_paper"})
 
 
 def test_other_caches_work_as_ever_and_the_model_is_left_as_it_was():

@@ -333,6 +333,11 @@ class EvictingCache(Kept, Cache):
         self.prompt = self.tokens if new > 1 or self.prompt is None else self.prompt
         return Arrival(positions, self.tokens, read_tokens, self.tokens - self.prompt)
 
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether tokens after the prompt see the same keys when they are read at once as when one by one."""
+        return self.eviction.prompt_only and self.eviction.chunk is None and not self.eviction.prunes_states
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens and padding that the cache has seen."""
         return self.seen

@@ -191,7 +191,7 @@ def continuation_rows(
         prompt: tokens of a window that are read; all others are predicted once.
         recalled: (windows, prompt and text), truth values: tokens that count besides by themselves; None: none.
         batch_size: windows read together; changes speed and memory, not the result.
-        new_cache: makes the cache of each batch, and the text is scored token by token; None: the model's own cache.
+        new_cache: makes the cache of each batch; None: the model's own cache.
         progress: called with (windows done, windows).
 
     Returns:
@@ -246,7 +246,8 @@ def text_logits(
     output = model(input_ids=input_ids[:, :prompt], past_key_values=cache, use_cache=True, logits_to_keep=1)
     bytes_per_token = held_bytes(cache, input_ids[:, :prompt].numel(), model.dtype)
     text, parts = input_ids[:, prompt:-1], [output.logits]
-    for shown in text.split(1 if new_cache is not None else max(text.shape[1], 1), 1):
+    at_once = new_cache is None or getattr(cache, "reads_at_once", False)
+    for shown in text.split(max(text.shape[1], 1) if at_once else 1, 1):
         if shown.numel():
             parts.append(model(input_ids=shown, past_key_values=cache, use_cache=True).logits)
     return torch.cat(parts, 1).float(), bytes_per_token
