@@ -155,6 +155,18 @@ def test_a_measured_length_replaces_a_modelled_one(measurements):
         assert (line["ours"], line["status"], line["difference"]) == (88_000, "measured", 88_000 - 91_800)
 
 
+def test_what_the_memory_model_computes_stands_in_columns_of_its_own(measurements):
+    memory = measurements["memory"]
+    row = memory[(memory["model"] == "llama2-7b") & (memory["beta"] == 0) & (memory["protocol"] == "one_shot")]
+    measured = row.assign(beta=0.9, l_m=88_000, source="measured")
+    memory = pd.concat([memory, row.assign(protocol="all_logits", l_m=60_000), measured])
+    lines = lines_of(build("table4", measurements, memory=memory))
+    shown = [pick(lines, Model="Llama2-7B", β=beta) for beta in ("0.00", "0.90")]
+    assert [line["l_m"].split(" (")[0] for line in shown] == ["–", "88,000"]
+    assert [line["l_m by model"] for line in shown] == ["71,680", "–"]
+    assert [line["l_m by model, all logits"] for line in shown] == ["60,000", "–"]
+
+
 def test_what_is_known_of_a_measured_length_is_said(measurements):
     memory = measurements["memory"].assign(limit=10**6)
     row = memory[(memory["model"] == "llama2-7b") & (memory["beta"] == 0.9) & (memory["protocol"] == "chunked")]

@@ -56,8 +56,10 @@ REASONS = {
     "cs_10k": "its cache of 10,240 tokens was not counted in this study",
     "cs_60k": "its cache of 61,440 tokens was not counted in this study",
 }
-ORIGINS = {"model": " by model", AT_LEAST: " or more"}
-"""Status of a value -> words beside it: it was not measured, or not to its end."""
+COMPUTED = "model"
+"""Status of what the memory model computes: columns of their own keep it apart from what is measured."""
+BY_MODEL = {"l_m by model": "one_shot", "l_m by model, all logits": "all_logits"}
+"""Such a column -> the setting that it shows."""
 HEADINGS = {**LAYOUTS, "head": "unit head"}
 """Settings that a recording of a GPU names by other words."""
 GPU_KINDS = ("cache_peak", "hashhop", "baseline", "memory")
@@ -142,16 +144,17 @@ def _ours_text(entry: Any) -> str:
     if entry.status in {"", NOT_RUN}:
         return entry.status or NOTHING
     text = estimated(entry.ours, entry.low, entry.high, DECIMALS[entry.quantity])
-    return text + ORIGINS.get(entry.status, "")
+    return f"{text} or more" if entry.status == AT_LEAST else text
 
 
 def _shown(entry: Any) -> str:
     """Ours; where it is compared with the paper's, this and the verdict; a mark where it was measured but decides
     nothing.
     """
+    ours = NOTHING if entry.status == COMPUTED else _ours_text(entry)
     if entry.compared and entry.printed:
-        return beside(_ours_text(entry), entry.printed, verdict_of(entry).mark)
-    return f"{_ours_text(entry)} {MARKS[UNDECIDED]}" if entry.status == UNDECIDED else _ours_text(entry)
+        return beside(ours, entry.printed, verdict_of(entry).mark)
+    return f"{ours} {MARKS[UNDECIDED]}" if entry.status == UNDECIDED else ours
 
 
 def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
@@ -174,6 +177,9 @@ def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
             beneath |= {f"{quantity}, {gpu}": gpu for gpu in gpus[quantity]}
             for heading, setting in beneath.items():
                 line[heading] = _shown(entries[setting]) if setting in entries else NOTHING
+            for heading, setting in BY_MODEL.items() if quantity == "l_m" else ():
+                computed = setting in entries and entries[setting].status == COMPUTED
+                line[heading] = _ours_text(entries[setting]) if computed else NOTHING
         lines.append(line)
     return lines
 
@@ -184,10 +190,10 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
     texts = [
         "A cell: ours, the paper's value in parentheses, the verdict. The CSV file also has the differences and the "
         "values under other settings, each named below.",
-        f"l_m: longest prompt in one forward pass in {gib} GiB; “by model”: computed by the memory model, not "
-        "measured on a GPU. CSV: in chunks, which the paper did not do (chunked); where the cache alone fills the "
-        "memory that the weights leave (limit); by the memory model with the logits of every token, then in float32, "
-        "as the library computed them until its version 4.45 (all_logits).",
+        f"l_m: longest prompt in one forward pass in {gib} GiB, with the logits of its last token. By model: computed, "
+        "not measured; and with the logits of every token, then in float32, as the library computed them until its "
+        "version 4.45. The paper does not say which it kept. CSV: in chunks, which the paper did not do (chunked); "
+        "where the cache alone fills the memory that the weights leave (limit).",
         "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds. Its 95 % interval is "
         "Wilson's, extended to scores between 0 and 1. Where the means of several trainings (seeds) differ by more "
         "than their samples explain, it is over these trainings: by their variance, with one degree of freedom fewer "
