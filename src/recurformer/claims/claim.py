@@ -169,7 +169,7 @@ class Inconsistency:
 
 _FOLDER = Path(__file__).parent
 _READ = read_yaml(_FOLDER / "claims.yaml")
-_TOLERANCE, _NEEDS = {True: "sign", False: "–"}, {"analytic": "shapes"}
+_TOLERANCE, _NEEDS = {True: "sign", False: "–"}, {"analytic": "shapes", "trained": "trainings"}
 
 
 def _filled(entry: Mapping[str, Any], **usual: str) -> dict[str, Any]:
