@@ -152,6 +152,16 @@ def test_mixers_are_compared_where_the_model_misses_the_heads(measurements):
     assert "at β 0.5, 0.75" in answers({"compared_hashhop": unmissed}).loc["mixers", "answer"]
 
 
+def test_one_mixer_that_wins_answers_for_all(measurements):
+    """A mixer that was not measured leaves the answer open only where Mamba has not lost to another already."""
+    rows = measurements["compared_hashhop"].query("model == 'hashhop-llama' and method != 'linear'")
+    mamba = (rows["family"] == "mixer") & (rows["method"] == "mamba") & rows["trained"]
+    lost = answers({"compared_hashhop": rows.assign(correct=rows["correct"].mask(mamba, 0))}).loc["mixers"]
+    assert lost["verdict"] == "no" and "sliding window" in lost["answer"]
+    found = answers({"compared_hashhop": rows}).loc["mixers"]
+    assert found["verdict"] == "not-run" and found["answer"].startswith("linear attention on the same heads")
+
+
 def test_selectors_are_compared_at_the_same_training(frames):
     rows = frames["continuation"]
     untrained = rows.assign(trained=rows["trained"] & (rows["by"] != "random"))
@@ -186,7 +196,8 @@ def test_the_smallest_cache_that_still_does_hashhop_is_said(frames):
     ]
     kept = kept[kept["trained"] & (kept["by"] == "ra_i")]
     answer = answers({"compared_hashhop": rows}).loc["pareto", "answer"]
-    assert "HashHop-Llama stays within 0.082 of the original's h_gq down to a cache of" in answer
+    betas = ", ".join(f"{beta:g}" for beta in sorted(points.loc[points["family"] == "mixer", "setting"].unique()))
+    assert f"HashHop-Llama, at β {betas}, stays within 0.082 of the original's h_gq down to a cache of" in answer
     assert f"{kept['ratio'].min():.2f} (Mamba (RecurFormer))" in answer
 
 

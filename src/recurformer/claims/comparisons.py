@@ -296,9 +296,13 @@ def _shortfall(test: Test) -> Estimate:
     return _mean([one.shortfall for one in test])
 
 
+def _listed(betas: Iterable[float]) -> str:
+    return ", ".join(f"{beta:g}" for beta in sorted(set(betas)))
+
+
 def _sentence(test: Test) -> str:
     first = test[0]
-    betas = ", ".join(f"{beta:g}" for beta in sorted({one.beta for one in test}))
+    betas = _listed(one.beta for one in test)
     ours, theirs = (_shown(first.measure, _mean([getattr(one, side) for one in test])) for side in _SIDES)
     text = f"{label(first.model)}, {first.measure.name} at β {betas}: {first.name} {ours}, {first.other} {theirs}"
     if any(one.paired is None for one in test):
@@ -415,15 +419,21 @@ def compared(
 
 
 def mixers(evidence: Evidence, others: Sequence[str]) -> Finding:
-    """Mamba beside other mixers on the same heads, all of them trained, at equal β; each of them must have been."""
-    pairs = []
+    """Mamba beside other mixers on the same heads, all of them trained, at equal β. Each of them must have been, unless
+    Mamba loses to one that was.
+    """
+    pairs: list[Comparison] = []
+    unmeasured: list[Missing] = []
     for other in others:
         try:
             pairs += compare(evidence, beside={"mixers": [other]})
         except Missing as missing:
             where = "on the same heads, at a β at which the model misses them"
-            raise type(missing)(f"{method_label('mixer', other)} {where}: {missing}") from None
-    return _with_smallest(evidence, judge_comparisons(pairs))
+            unmeasured.append(type(missing)(f"{method_label('mixer', other)} {where}: {missing}"))
+    finding = judge_comparisons(pairs) if pairs else None
+    if finding is None or (unmeasured and finding.holds):
+        raise unmeasured[0]
+    return _with_smallest(evidence, finding)
 
 
 def _smallest_caches(points: pd.DataFrame) -> str:
@@ -450,7 +460,8 @@ def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
     chosen = points["by"].isin([PAPERS_SELECTOR, ""]) & points["family"].isin(METHODS)
     shown = points[chosen & points["model"].isin(learned)]
     texts = [
-        f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {caches}"
+        f"{label(model)}, at β {_listed(of_model.loc[of_model['family'] == 'mixer', 'setting'])}, stays within "
+        f"{ALLOWED_DROP:g} of the original's h_gq down to a cache of {caches}"
         for model, of_model in learned.items()
         if (caches := _smallest_caches(of_model))
     ]

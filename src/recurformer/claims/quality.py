@@ -294,12 +294,13 @@ def converge(evidence: Evidence) -> Finding:
             gaps[model, beta] = end - originals
     if not gaps:
         raise Missing("no training of a converted model")
-    allowed, largest = math.log(ALLOWED_RATIO), max(gaps.values())
+    allowed = math.log(ALLOWED_RATIO)
+    largest, (worst, at_beta) = max((gap, where) for where, gap in gaps.items())
     require_flattened(
         (gap > allowed, evidence.still_learning("metrics", model=model, beta=[0.0, beta]))
         for (model, beta), gap in gaps.items()
     )
-    text = f"at most {largest:.2f} nats above the original's"
+    text = f"at most {largest:.2f} nats above the original's ({label(worst)}, β {at_beta:g})"
     return Finding(largest <= allowed, text, {"metrics": rows.index})
 
 

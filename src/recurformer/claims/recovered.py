@@ -51,10 +51,13 @@ def _falls(curve: pd.DataFrame) -> str:
     return f"the divergence still fell by {fall:.2f} nats in the second half" if fall > ALLOWED_FALL else ""
 
 
+def _seeds(rows: pd.DataFrame) -> str:
+    seeds = rows["seed"].nunique()
+    return "one seed" if seeds == 1 else f"{seeds} seeds"
+
+
 def _finding(rows: pd.DataFrame, holds: bool, still_open: str, text: str, *beside: pd.DataFrame) -> Finding:
     """The finding of a judge about some rows; it rests on them and on others `beside` them."""
-    seeds = rows["seed"].nunique()
-    text += f" ({'one seed' if seeds == 1 else f'{seeds} seeds'})"
     rests_on = {KIND: labels([rows, *beside])}
     samples, tokens = rows["window"].nunique(), int(rows["tokens"].max())
     return Finding(holds, text, rests_on, samples, still_open, tokens=tokens)
@@ -69,7 +72,7 @@ def recovered(evidence: Evidence) -> Finding:
         f"{label(rows['model'].iloc[0])}, {arm_label('plus')}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
         f"{estimated(*ratio, 3)} times the perplexity of the original, "
         f"{estimated(*_over(rows, trained), 3)} times that of the original after "
-        f"{trained['tokens'].max():,} tokens of its own"
+        f"{trained['tokens'].max():,} tokens of its own ({_seeds(rows)})"
     )
     holds, still_open = at_most(ALLOWED_RATIO, [ratio])
     if not holds:
@@ -89,7 +92,7 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
     ratio = _over(*(rows[rows["arm"] == arm] for arm in (fresh, reused)))
     text = (
         f"{label(rows['model'].iloc[0])}, β {beta:g}, {rows['tokens'].max():,} tokens: from random weights "
-        f"{estimated(*ratio, 3)} times the perplexity from reused ones"
+        f"{estimated(*ratio, 3)} times the perplexity from reused ones ({_seeds(rows)})"
     )
     no_worse, still_open = at_most(1, [ratio])
     return _finding(rows, not no_worse, still_open, text, curves)
@@ -118,8 +121,9 @@ def tokens(evidence: Evidence, within: float) -> Finding:
             else f"{arm_label(arm)}: not within {last:,} tokens ({ratios[last].mean:.2f} times)"
         )  # fmt: skip
     still_open = "" if sure else OPEN if back else "more tokens may bring it"
-    text = f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(texts)}"
-    return _finding(pd.concat(curves.values()), back, still_open, text, original)
+    rows = pd.concat(curves.values())
+    text = f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(texts)} ({_seeds(rows)})"
+    return _finding(rows, back, still_open, text, original)
 
 
 def equal_bytes(evidence: Evidence) -> Finding:
@@ -154,13 +158,16 @@ def equal_bytes(evidence: Evidence) -> Finding:
     if not lost:
         still_open = _falls(curves[curves["mixer"] == ("window" if holds else "mamba")]) or still_open
     apart = ", ".join(
-        f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in RECOVERED_BY.items() if mixer in ends
+        f"{name} {ends[mixer]['divergence'].mean():.3f} ({_seeds(ends[mixer])})"
+        for mixer, name in RECOVERED_BY.items()
+        if mixer in ends
     )
     untrained = f"untrained window {window['divergence'].mean():.3f}, " if len(window) else ""
-    further = f" (further by {estimated(*apart_by, 3)})" if apart_by else ""
+    further = f", further by {estimated(*apart_by, 3)}" if apart_by else ""
     text = (
         f"{label(rows['model'].iloc[0])}, KL: {untrained}Mamba state after {nearest['tokens'].max():,} tokens "
-        f"{nearest['divergence'].mean():.3f}{further}; after {rows['tokens'].max():,} tokens: {apart}"
+        f"{nearest['divergence'].mean():.3f} ({_seeds(nearest)}{further}); "
+        f"after {rows['tokens'].max():,} tokens: {apart}"
     )
     decided_by: pd.DataFrame = pd.concat([ends["mamba"], ends["window"]])
     return _finding(decided_by, holds, "" if lost else still_open, text, curves, nearest)
