@@ -292,7 +292,7 @@ def written(subjects=SUBJECTS) -> Rows:
 
 
 def positions() -> Rows:
-    """Nearer to the end of a long window each token is harder, and without attention what stood far back as well."""
+    """Nearer to the end of a long window each token is harder, and with few attention heads what stood far back too."""
     of_betas = [
         ("original", "full", 1.0, "", True, 0),
         *(("mixer", "mamba", b, "ra_i", True, 0) for b in (0.5, 0.9, 1.0)),
@@ -303,7 +303,7 @@ def positions() -> Rows:
     for (model, about), window, position in product(subjects, range(3), range(0, 512, 32)):
         apart = (1 - about[-1]) * (position + 32 * window) / 512
         nats, recalled = 2 + position / 512 + (0 if about[4] else apart / 2), position // 64
-        lost = recalled * (nats + about[2] + (about[0] == "mixer"))
+        lost = recalled * (nats + 1 + (2 * about[2] - 1) * (about[0] == "mixer"))
         yield model, *about, window, position, 32, 32 * nats, 32 * apart, recalled, lost
 
 

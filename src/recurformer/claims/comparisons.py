@@ -95,12 +95,11 @@ class Comparison:
         """How far RecurFormer's score is below the other's: on the same samples, else by intervals that lie apart."""
         return self.paired or drop(self.other_score, self.score)
 
-    def excess(self, allowed: float) -> Estimate:
-        """How far the shortfall is beyond what is allowed, or beyond what counts as equal where nothing is."""
-        bound = allowed or (EQUAL_NATS if self.measure.in_nats else EQUAL)
-        return Estimate(*(one - bound for one in self.shortfall))
+    def excess(self, allowed: str) -> Estimate:
+        """How far the shortfall is beyond what is allowed; see `ALLOWED`."""
+        return Estimate(*(one - ALLOWED[allowed][self.measure.in_nats] for one in self.shortfall))
 
-    def why_undecided(self, allowed: float) -> str:
+    def why_undecided(self, allowed: str) -> str:
         """Why it says nothing: the loss of the training that falls short by more than is allowed still falls."""
         short = self.excess(allowed).mean > 0
         reason = why_undecided(self.falls[0 if short else 1])
@@ -269,8 +268,14 @@ def _is_trained(row: pd.Series) -> bool:
     return bool(row["trained"] or drawn)
 
 
-ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}
-"""Printed quantity -> by how much the paper lets its score fall short; the last: how far the others must fall short."""
+ALLOWED = {
+    "equal": (EQUAL, EQUAL_NATS),
+    "printed": (ALLOWED_DROP, math.log(ALLOWED_RATIO)),
+    "others_fall": (-ALLOWED_DROP, -math.log(ALLOWED_RATIO)),
+}
+"""By how much a score may fall short, a fraction and in nats: by what counts as equal, by what the paper's tables print
+of h_gq and of the perplexity, or so that the others must fall short by as much.
+"""
 
 
 def rows_of(pairs: Iterable[Comparison]) -> Rows:
@@ -319,7 +324,7 @@ def _shown(measure: Measure, score: Estimate) -> str:
     return f"{mean:.3g}{interval}"
 
 
-def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowed: float = 0.0) -> Finding:
+def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowed: str = "equal") -> Finding:
     """RecurFormer scores at least what every other does, less what is allowed or counts as equal.
 
     A test is neither won nor lost with a comparison in which the loss of what falls short still falls.
@@ -327,7 +332,7 @@ def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowe
     Args:
         pairs: the comparisons, at least one.
         by_beta: each β is a test of its own; else the mean over the β that were compared.
-        allowed: by how much it may fall short, in the measure's score; 0: by what counts as equal.
+        allowed: by how much it may fall short, of `ALLOWED`.
     """
     tests: dict[tuple[object, ...], list[Comparison]] = {}
     for one in pairs:
@@ -341,7 +346,7 @@ def judge_comparisons(pairs: Sequence[Comparison], by_beta: bool = False, allowe
     return replace(finding, still_open="; ".join(still_falls)) if still_falls else finding
 
 
-def _judged(tests: Sequence[Test], allowed: float) -> Finding:
+def _judged(tests: Sequence[Test], allowed: str) -> Finding:
     pairs = list(chain(*tests))
     tests = sorted(tests, key=lambda test: _shortfall(test).mean)
     beyond = [_mean([one.excess(allowed) for one in test]) for test in tests]
@@ -389,7 +394,7 @@ def compare(
 def compared(
     evidence: Evidence,
     by_beta: bool = False,
-    allowed: str = "",
+    allowed: str = "equal",
     smallest: bool = False,
     plus: bool = False,
     **what: Any,
@@ -399,7 +404,7 @@ def compared(
     Args:
         evidence: of the ablations.
         by_beta: each β is a test of its own; else the mean over the β that were compared.
-        allowed: the quantity, of `ALLOWED`, whose printed loss is allowed.
+        allowed: by how much it may fall short, of `ALLOWED`.
         smallest: say too how small a cache may be.
         plus: say besides what the plus recipe gave; it is not counted, what plain training gave decides.
         what: beside (name in `PAIRINGS` -> which of it), measures (of `MEASURES`; else the first three), common
@@ -411,7 +416,7 @@ def compared(
             other = compared(evidence, by_beta, allowed, arm="plus", **what)
             besides = f"; not counted: {other.ours} ({other.outcome})"
     try:
-        finding = judge_comparisons(compare(evidence, **what), by_beta, ALLOWED[allowed])
+        finding = judge_comparisons(compare(evidence, **what), by_beta, allowed)
     except Missing as missing:
         raise type(missing)(f"{missing}{besides}") from None
     finding = _with_smallest(evidence, finding) if smallest else finding

@@ -336,6 +336,7 @@ def reviewer_questions(
     needle: pd.DataFrame | None = None,
     written: pd.DataFrame | None = None,
     continuation: pd.DataFrame | None = None,
+    positions: pd.DataFrame | None = None,
     ablation_lm_eval: pd.DataFrame | None = None,
     ra_i_settings: pd.DataFrame | None = None,
     head_scores: pd.DataFrame | None = None,

@@ -131,7 +131,7 @@ def sizes(evidence: Evidence) -> Finding:
         raise Missing(
             "RecurFormer and an original that has learned the task were not measured at one size that was not trained"
         )
-    finding = judge_comparisons(learned, by_beta=True, allowed=ALLOWED_DROP)
+    finding = judge_comparisons(learned, by_beta=True, allowed="printed")
     if not beyond:
         return finding
     least = min(beyond, key=lambda one: one.score.mean)
@@ -408,7 +408,7 @@ def tasks(
         )
     if not comparisons:
         raise Undecided(f"the original does not do surely better than by guessing: {_values_text(fractions)}")
-    finding = judge_comparisons(comparisons, allowed=ALLOWED_DROP)
+    finding = judge_comparisons(comparisons, allowed="printed")
     others = [*records(pairs[~is_fraction & ~pairs["metric"].isin(SAME)])]
     others += [one for one in fractions if not _is_learned(one, guessed)]
     text = "; ".join(filter(None, [finding.ours, _values_text(others)]))
