@@ -464,6 +464,16 @@ def test_what_is_said_of_gemma_is_recorded():
     assert found["stages"][-1]["divergence"] > smollm2["divergence"]
 
 
+def test_the_longest_inputs_with_all_logits_are_stated_as_recorded():
+    memory = pd.read_parquet(ROOT / "recorded/cpu/measurements/memory.parquet")
+    read = memory[(memory["protocol"] == "all_logits") & (memory["beta"] == 0)].set_index("model")["l_m"]
+    notes = (ROOT / "docs/replication-notes.md").read_text()
+    assert (
+        f"the originals then read {read['llama2-7b']:,} tokens (Llama2-7B; printed 71,680), {read['qwen2-7b']:,} (Qwen2-7B; "
+        f"122,880) and {read['qwen2-0.5b']:,} (Qwen2-0.5B; 133,120)" in notes
+    )
+
+
 def test_what_is_said_of_the_gpu_is_recorded():
     """Longest inputs of Llama2-7B, how many models' are known, and speed after the longest and the shortest context."""
     folder = ROOT / "recorded/nvidia-h100-80gb-hbm3/measurements"
