@@ -5,6 +5,7 @@ import pytest
 from recurformer.cli.main import main
 from recurformer.records import find_records, read_record, record_of, run_record
 from recurformer.results.frames import read_frame
+from tests.worlds import shown
 
 LEFT = [
     "results/backbones/tiny/config.json",
@@ -90,6 +91,20 @@ def test_only_a_recording_of_one_card_has_its_name(tmp_path, monkeypatch, capsys
     assert keep(tmp_path, "--by-card") == 1
     assert said in capsys.readouterr().err
     assert not (tmp_path / "recorded").exists()
+
+
+def test_a_table_names_what_changed_code_has_measured(tmp_path, monkeypatch):
+    files = [tmp_path / f"growth/{name}/complexity.csv" for name in ("clean", "changed")]
+    for file, dirty in zip(files, (False, True), strict=True):
+        of_tree(monkeypatch, dirty)
+        file.parent.mkdir(parents=True)
+        with run_record(file.parent / "complexity.run.json", "complexity", [], {}, outputs=[file]):
+            shown()["complexity"].to_csv(file, index=False)
+    notes = []
+    for chosen in (files, files[:1]):
+        assert main(["table", "table1", *map(str, chosen), "--out", str(tmp_path / "table1.md")]) == 0
+        notes.append("Measured by code that differed from its commit: changed." in (tmp_path / "table1.md").read_text())
+    assert notes == [True, False]
 
 
 @pytest.mark.parametrize("dirty", [True, None])

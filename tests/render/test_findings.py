@@ -468,10 +468,8 @@ def test_the_longest_inputs_with_all_logits_are_stated_as_recorded():
     memory = pd.read_parquet(ROOT / "recorded/cpu/measurements/memory.parquet")
     read = memory[(memory["protocol"] == "all_logits") & (memory["beta"] == 0)].set_index("model")["l_m"]
     notes = (ROOT / "docs/replication-notes.md").read_text()
-    assert (
-        f"the originals then read {read['llama2-7b']:,} tokens (Llama2-7B; printed 71,680), {read['qwen2-7b']:,} (Qwen2-7B; "
-        f"122,880) and {read['qwen2-0.5b']:,} (Qwen2-0.5B; 133,120)" in notes
-    )
+    assert f"the originals then read {read['llama2-7b']:,} tokens (Llama2-7B; printed 71,680)" in notes
+    assert f"{read['qwen2-7b']:,} (Qwen2-7B; 122,880) and {read['qwen2-0.5b']:,} (Qwen2-0.5B; 133,120)" in notes
 
 
 def test_what_is_said_of_the_gpu_is_recorded():

@@ -4,6 +4,7 @@ The stem of a measurement file's name is its kind.
 """
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.stage import Argument, InputPath, OutputPath, argument, stage
 from recurformer.files import atomic_path
-from recurformer.records import gpus_of, packed, runs_behind
+from recurformer.records import gpus_of, packed, read_record, record_of, runs_behind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +60,14 @@ def _runs_of(files: list[str], frames: "Mapping[str, pd.DataFrame]") -> list[str
     return sorted(runs_behind(files) or {run for rows in frames.values() for run in rows["run"] if run})
 
 
+def _of_changed_trees(files: list[str]) -> list[str]:
+    """The folders of files that code wrote which differed from its commit, below those that all files share."""
+    records = {file: record for file in files if (record := record_of(file))}
+    shared = Path(os.path.commonpath([Path(file).parent for file in files]))
+    changed = (file for file, record in records.items() if read_record(record)["git"]["dirty"])
+    return sorted({str(Path(file).parent.relative_to(shared)) for file in changed})
+
+
 @stage(
     "render one table of the paper",
     argument("table", help="table1 … table5, lm_eval, recovery, long_inputs, reviewer_questions"),
@@ -78,7 +87,7 @@ def table(args: Namespace) -> None:
     from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table
     from recurformer.results.frames import packed_frames, read_frames, recordings
-    from recurformer.results.words import BORROWED, Verdict
+    from recurformer.results.words import BORROWED, CHANGED, Verdict
 
     frames = read_frames(args.measurements)
     claims = [claim for claim in ledger.all_claims() if claim.id.startswith(f"{args.table}/")]
@@ -100,6 +109,8 @@ def table(args: Namespace) -> None:
     rendered = rendered.measured_by(args.study, hardware, _runs_of(args.measurements, frames))
     if taken := ledger.from_recordings(decisions):
         rendered = replace(rendered, notes=(*rendered.notes, BORROWED, *taken))
+    if changed := _of_changed_trees(args.measurements):
+        rendered = replace(rendered, notes=(*rendered.notes, f"{CHANGED} {', '.join(changed)}."))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)
