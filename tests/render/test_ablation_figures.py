@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from recurformer.render.figures import FIGURES
+from recurformer.render.figures_ablations import FEW
 from recurformer.render.panels import OURS, look_of
 from recurformer.results.scores import METHODS
 from tests.worlds import SELECTORS
@@ -231,6 +232,9 @@ def test_needle_maps_are_the_passkeys_by_depth_and_length(figures, measurements)
     expected = rows.pivot_table(index="depth", columns="length", values="correct")
     np.testing.assert_allclose(maps["H2O"].get_array(), expected)
     assert maps["original"].get_array().min() == 1
+    asked = measurements["needle"].query("task == 'passkey' and method == 'h2o' and setting == 0.5")
+    few = asked.groupby(["depth", "length"])["queries"].sum().max() < FEW
+    assert maps["H2O"].get_alpha() == (0.3 if few else 1.0)
     (counts,) = [texts(axes) for axes in figure.axes if axes.get_title().startswith("H2O")]
     found = rows.groupby(["depth", "length"])[["correct", "queries"]].sum()
     assert counts == [f"{correct}/{asked}" for correct, asked in found.itertuples(index=False)]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -227,6 +228,10 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
     return figure
 
 
+FEW = 5
+"""Passkeys in a cell, fewer than which are drawn pale."""
+
+
 @styled
 def ablation_needle(needle: pd.DataFrame) -> Figure:
     """Fraction of passkeys found by depth (downwards) and length, one heat map a method at about the same cache.
@@ -254,7 +259,7 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
         sums = of_method.groupby(["depth", "length"])[["correct", "queries"]].sum().astype(int)
         counts = sums["correct"].astype(str) + "/" + sums["queries"].astype(str)
         found = (sums["correct"] / sums["queries"]).unstack("length")  # (depths, lengths)
-        image = show_fractions(axes, found, counts.unstack("length"), size=6.5)
+        image = show_fractions(axes, found, counts.unstack("length"), size=6.5, pale=sums["queries"].max() < FEW)
         axes.set_xticks(range(found.shape[1]), [f"{length:,}" for length in found.columns], rotation=60, fontsize=7)
         axes.set_yticks(range(found.shape[0]), [f"{depth:.0%}" for depth in found.index], fontsize=7)
         name = "\n".join(textwrap.wrap(method_label(*method), 16))
@@ -268,11 +273,13 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
     for axes in every[max(len(maps) - columns, 0) : len(maps)]:
         axes.set_xlabel("tokens", fontsize=8)
     if maps:
-        figure.colorbar(image, ax=figure.axes, shrink=0.7).set_label("passkeys found")
+        colours = ScalarMappable(image.norm, image.cmap)  # without what makes a map pale
+        figure.colorbar(colours, ax=figure.axes, shrink=0.7).set_label("passkeys found")
         notes.append(
-            f"{', '.join(map(label, shown))}. Numbers: passkeys found of those asked for; one alone decides nothing. "
-            "Each method at the setting nearest to half of the cache or of the heads; cache: held cache as a fraction "
-            "of the original's. A model is trained if its method trains; the original is as it came."
+            f"{', '.join(map(label, shown))}. Numbers: passkeys found of those asked for. Pale: fewer than {FEW} a "
+            "cell, which decide nothing. Each method at the setting nearest to half of the cache or of the heads; "
+            "cache: held cache as a fraction of the original's. A model is trained if its method trains; the original "
+            "is as it came."
         )
     else:
         say_not_run(every[0])

@@ -158,14 +158,17 @@ def show_heads(axes: Axes, matrix: np.ndarray, title: str, cmap: str | None = No
     return image
 
 
-def show_fractions(axes: Axes, fractions: pd.DataFrame, words: pd.DataFrame, size: float, top: float = 1) -> AxesImage:
+def show_fractions(
+    axes: Axes, fractions: pd.DataFrame, words: pd.DataFrame, size: float, top: float = 1, pale: bool = False
+) -> AxesImage:
     """Draw a table of fractions, NaN where there is none, each with a word of so many points, which is white where the
     cell is dark. `top` is the fraction of the brightest colour.
     """
     axes.grid(False)
     image = axes.imshow(np.ma.masked_invalid(fractions.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
+    image.set_alpha(0.3 if pale else 1.0)
     for (row, column), fraction in np.ndenumerate(fractions.to_numpy()):
         if np.isfinite(fraction):
-            colour, word = "white" if fraction < 0.55 * top else "black", str(words.iloc[row, column])
+            colour, word = "white" if fraction < 0.55 * top and not pale else "black", str(words.iloc[row, column])
             axes.text(column, row, word, ha="center", va="center", fontsize=size, color=colour)
     return image
