@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
+from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS, mean_difference
 from recurformer.claims.ledger import all_claims
 from recurformer.data.interval import mean_interval
 from recurformer.data.sizes import PUBLISHED
@@ -339,14 +339,15 @@ def test_windows_in_heads_that_other_scores_choose_are_stated_as_recorded():
             assert "{:.3f} [{:.3f}, {:.3f}]".format(*mean_interval(each.to_numpy())) in FINDINGS
 
 
-def corrected(differences, comparisons):
+def corrected(differences, comparisons, digits=3):
     """Their mean, and its interval for one of several comparisons."""
     off = t.ppf(1 - 0.025 / comparisons, len(differences) - 1) * differences.sem()
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*(differences.mean() + sign * off for sign in (0, -1, 1)))
+    mean, low, high = (f"{differences.mean() + sign * off:.{digits}f}" for sign in (0, -1, 1))
+    return f"{mean} [{low}, {high}]"
 
 
-def by_budget(differences):
-    return [corrected(differences.xs(budget, level="setting"), 3) for budget in (0.25, 0.125, 0.0625)]
+def by_budget(differences, digits=3):
+    return [corrected(differences.xs(budget, level="setting"), 3, digits) for budget in (0.25, 0.125, 0.0625)]
 
 
 def test_what_is_said_of_inputs_of_8192_tokens_is_recorded():
@@ -358,12 +359,11 @@ def test_what_is_said_of_inputs_of_8192_tokens_is_recorded():
         stated = "is {}, {} and {}".format(*shown[method].sort_index(ascending=False))
         assert stated in FINDINGS, stated
     further = of_window["snapkv"] - of_window["windows_bits"]
-    stated = ", in the mean by {}, {} and {}. These intervals, corrected for three comparisons".format(
-        *by_budget(further)
-    )
-    assert stated in FINDINGS
-    assert (further > 0).groupby("setting").sum().to_dict() == {0.0625: 7, 0.125: 6, 0.25: 7}
-    assert "further off in 7, 6 and 7 of these 7 texts" in FINDINGS
+    stated = "in the mean by {}, {} and {} (corrected for three comparisons). So at a quarter"
+    assert stated.format(*by_budget(further, digits=4)) in FINDINGS
+    assert (further > 0).groupby("setting").sum().to_dict() == {0.0625: 7, 0.125: 7, 0.25: 7}
+    before = earlier_price_list("before-s39/continuation", "divergence/windows_bits/{}", "long-8k")
+    assert "the choice had {:.4f}, {:.4f} and {:.4f}; no".format(*before) in FINDINGS
     ((setting, bits),) = shown["bits"].items()
     assert f"with {setting:.2f} of the cache, have {bits}" in FINDINGS
 
@@ -791,10 +791,12 @@ def test_what_is_said_of_recall_is_recorded():
     assert "recalls as well ({:.1f} to {:.1f})".format(*ends.loc["window"]) in RECOVERY
     sums = rows.groupby(["method", "seed", "window"])[["negative_log_likelihood", "tokens"]].sum()
     each = sums["negative_log_likelihood"] / sums["tokens"]
-    beside = {name: apart(each["mamba"], each[name]) for name in ("window", "full")}
-    assert f"by {beside['window']} nats a token on those 256 windows" in RECOVERY
-    assert f"trained likewise, by {beside['full']}. In" in RECOVERY
-    assert f"better than Mamba, by {beside['window']} on" in FINDINGS
+    for name, stated in (("window", "by {} nats a token on those 256 windows"), ("full", "trained likewise, by {} (")):
+        over_trainings = "{:.3f} [{:.3f}, {:.3f}]".format(*mean_difference(each["mamba"] - each[name]))
+        assert stated.format(over_trainings) in RECOVERY
+        assert f"over the windows alone {apart(each['mamba'], each[name]).partition(' ')[2]}" in RECOVERY
+        if name == "window":
+            assert f"better than Mamba, by {over_trainings} on" in FINDINGS and over_trainings in README
     records = map(json.loads, (ROOT / "recorded/recall/runs.jsonl").read_text().splitlines())
     falls = [
         one["metrics"]["fall"]
