@@ -464,6 +464,18 @@ def test_what_is_said_of_gemma_is_recorded():
     assert found["stages"][-1]["divergence"] > smollm2["divergence"]
 
 
+def test_pyramidinfer_on_hashhop_is_stated_as_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/cpu/measurements/pyramidinfer_hashhop.parquet").query(
+        "variant == 'official'"
+    )
+    each = (rows["correct"] / rows["hops"]).groupby([rows["model"], rows["seed"]]).mean().unstack("seed")
+    spans = " and ".join(
+        f"{low:.2f} to {high:.2f}" for low, high in zip(each.min(axis=1), each.max(axis=1), strict=True)
+    )
+    stated = f"{spans} in three trainings each, with {rows['ratio'].mean():.2f} of the cache"
+    assert stated in FINDINGS and each.shape == (2, 3)
+
+
 def test_the_longest_inputs_with_all_logits_are_stated_as_recorded():
     memory = pd.read_parquet(ROOT / "recorded/cpu/measurements/memory.parquet")
     read = memory[(memory["protocol"] == "all_logits") & (memory["beta"] == 0)].set_index("model")["l_m"]
