@@ -764,6 +764,16 @@ def test_what_is_said_of_recall_is_recorded():
     places = pd.read_parquet(ROOT / "recorded/recall/measurements/positions.parquet")
     places = places.assign(beta=places["setting"].where(places["family"] != "original", 0.0))
     places["far"] = places["position"] >= 256 - 32
+    sums = places.groupby(["seed", "far", "beta"])[["recalled_likelihood", "recalled"]].sum()
+    again = np.exp(sums["recalled_likelihood"] / sums["recalled"]).unstack("beta")[[0.5, 0.0]].loc[3:].swaplevel()
+    ends = (
+        f"{again.loc[far, beta].min():.1f} to {again.loc[far, beta].max():.1f}"
+        for far in (True, False)
+        for beta in again
+    )
+    stated = "{} with half of the heads replaced, and {} in the original. Within the length they have {} and {}."
+    assert stated.format(*ends) in RECOVERY
+    places = places[places["seed"] < 3]
     sums = places.groupby(["beta", "far", "seed"]).sum(numeric_only=True)
     recalled = np.exp(sums["recalled_likelihood"] / sums["recalled"])
     others = np.exp(

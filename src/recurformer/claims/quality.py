@@ -218,6 +218,7 @@ def recall_without_attention(evidence: Evidence) -> Finding:
         else:
             both = [part[part["position"].isin(recalls)] for part in (bare, original)]
             ours, theirs = (ratio_of_sums(part, "seed", *RECALLED) for part in both)
+            theirs = theirs[theirs.index.isin(ours.index)]  # other seeds may be of another pretraining
             ratios[model] = math.exp(ours.min() - theirs.max()), math.exp(ours.max() - theirs.min())
             rows += both
     if not ratios:
