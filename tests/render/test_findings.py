@@ -825,7 +825,7 @@ def test_what_is_said_of_recall_is_recorded():
         for one in records
         if one["stage"] == "train" and one["place"].endswith("trained.run.json")
     ]
-    assert len(falls) == 18 and f"fallen by at most {max(falls):.3f} nats in their last quarter" in RECOVERY
+    assert len(falls) == 24 and f"fallen by at most {max(falls):.3f} nats in their last quarter" in RECOVERY
 
 
 @pytest.mark.parametrize(("arm", "name"), COMPARED.items())
