@@ -5,6 +5,7 @@ import pytest
 from recurformer.cli.main import main
 from recurformer.records import find_records, read_record, record_of, run_record
 from recurformer.results.frames import read_frame
+from recurformer.results.words import CHANGED
 from tests.worlds import shown
 
 LEFT = [
@@ -104,7 +105,7 @@ def test_a_table_names_what_changed_code_has_measured(tmp_path, monkeypatch):
     for chosen in (files, files[:1]):
         assert main(["table", "table1", *map(str, chosen), "--out", str(tmp_path / "table1.md")]) == 0
         written = (tmp_path / "table1.md").read_text()
-        notes.append("Measured from a working tree that differed from its commit: changed." in written)
+        notes.append(f"{CHANGED} complexity: changed." in written)
     assert notes == [True, False]
 
 

@@ -61,11 +61,15 @@ def _runs_of(files: list[str], frames: "Mapping[str, pd.DataFrame]") -> list[str
 
 
 def _of_changed_trees(files: list[str]) -> list[str]:
-    """The folders of files that code wrote which differed from its commit, below those that all files share."""
-    records = {file: record for file in files if (record := record_of(file))}
+    """Each kind of measurement with the folders of the files that code wrote which differed from its commit, below the
+    folders that all files share.
+    """
     shared = Path(os.path.commonpath([Path(file).parent for file in files]))
-    changed = (file for file, record in records.items() if read_record(record)["git"]["dirty"])
-    return sorted({str(Path(file).parent.relative_to(shared)) for file in changed})
+    folders: dict[str, list[str]] = {}
+    for file in map(Path, files):
+        if (record := record_of(file)) and read_record(record)["git"]["dirty"]:
+            folders.setdefault(file.stem, []).append(str(file.parent.relative_to(shared)))
+    return [f"{kind}: {', '.join(sorted(places))}" for kind, places in sorted(folders.items())]
 
 
 @stage(
@@ -110,7 +114,7 @@ def table(args: Namespace) -> None:
     if taken := ledger.from_recordings(decisions):
         rendered = replace(rendered, notes=(*rendered.notes, BORROWED, *taken))
     if changed := _of_changed_trees(args.measurements):
-        rendered = replace(rendered, notes=(*rendered.notes, f"{CHANGED} {', '.join(changed)}."))
+        rendered = replace(rendered, notes=(*rendered.notes, f"{CHANGED} {'; '.join(changed)}."))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)

@@ -45,7 +45,7 @@ Verdicts = Mapping[str, Verdict]
 """Id of a claim -> its verdict."""
 RECORDED = "recorded"
 """The word beside a verdict that is about a recording."""
-CHANGED = "Measured from a working tree that differed from its commit:"
+CHANGED = "Measured from a working tree that differed from its commit, or had files beside it –"
 BORROWED = (
     f"“{RECORDED}” beside a verdict: it is about an earlier measurement, not about the number beside it. CSV: the "
     "recording (verdict_recording) and, where they are known, its runs (verdict_runs)."
