@@ -205,6 +205,7 @@ def recall_without_attention(evidence: Evidence) -> Finding:
     for model, of_model in by_model(identified(evidence.rows("positions", trained=True), "positions")):
         original, bare = of(of_model, "original"), of(of_model, "mixer", "mamba")
         bare = bare[bare["setting"] == 1]
+        original = original[original["seed"].isin(bare["seed"])] if len(bare) else original  # trained likewise
         nats = ratio_of_sums(original, "position", *RECALLED).dropna()
         recalls = nats.index[nats <= math.log(KNOWS_LANGUAGE)]
         if bare.empty:
@@ -218,7 +219,6 @@ def recall_without_attention(evidence: Evidence) -> Finding:
         else:
             both = [part[part["position"].isin(recalls)] for part in (bare, original)]
             ours, theirs = (ratio_of_sums(part, "seed", *RECALLED) for part in both)
-            theirs = theirs[theirs.index.isin(ours.index)]  # other seeds may be of another pretraining
             ratios[model] = math.exp(ours.min() - theirs.max()), math.exp(ours.max() - theirs.min())
             rows += both
     if not ratios:
