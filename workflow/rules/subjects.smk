@@ -214,14 +214,24 @@ def file_of(task, backbone, subject, file, seed=None):
     return f"<results>/{task}/{backbone}/{subject}/seed-{seed}/{file}"
 
 
+def in_trained_original(task, backbone, subject):
+    """Whether what is changed without training is changed in an original trained likewise: on HashHop, and where tokens
+    are evicted from a small model of text.
+    """
+    evicts = subject.kind == "evicted" and backbone in LEARNS_TEXT
+    return task == "hashhop" or evicts
+
+
 def training_seeds(task, backbone, subject):
-    """Those for which the ablations measure a subject: one training decides nothing. What is changed without training is
-    measured once on text, and on HashHop it is changed in an original trained likewise. A random choice has its own.
+    """Those for which the ablations measure a subject: one training decides nothing. What is changed without any training
+    is measured once. A random choice has its own.
     """
     trained_here = subject.kind == "combined" or (
         subject.is_trained and subject.kind != "recovered"
     )
-    if subject.by == "random" or not (trained_here or task == "hashhop"):
+    if subject.by == "random" or not (
+        trained_here or in_trained_original(task, backbone, subject)
+    ):
         return [None]
     return seeds_of(LANGUAGE[backbone] if task == "language" else config["hashhop"])
 
@@ -270,14 +280,14 @@ def asked_scores(wildcards):
 
 
 def model_of(task, backbone, subject, seed):
-    """The model of a subject that has one of its own; of all others what is changed while it is measured: on HashHop the
-    original trained likewise, on text the backbone itself.
+    """The model of a subject that has one of its own; of all others what is changed while it is measured: an original
+    trained likewise, or the backbone itself.
     """
     if subject.kind == "original":
         return base_of(task, backbone)
     if subject.kind == "combined":
         subject = matched(subject.beta)
-    elif not subject.is_trained and task == "hashhop":
+    elif not subject.is_trained and in_trained_original(task, backbone, subject):
         subject = Subject("original_trained")
     if subject.is_trained:
         return file_of(task, backbone, subject, "trained", seed)
