@@ -144,11 +144,13 @@ def equal_bytes(evidence: Evidence) -> Finding:
         raise Missing("a Mamba state and a window of the same bytes are compared; one of them was not measured")
     held = state["held"].min() / SAME_BYTES, state["held"].max() * SAME_BYTES
     rows = rows[rows["held"].between(*held) & rows["tokens"].isin(state["tokens"])]
+    nearest_first = rows.groupby(["mixer", "arm"])["divergence"].mean().sort_values().reset_index()
+    rows = rows[rows["arm"].isin(nearest_first.drop_duplicates("mixer")["arm"])]  # every mixer's best
     ends = dict(groups(rows, "mixer"))
     if "window" not in ends:
         raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
     holds, still_open = at_most(0, [_gap(ends["mamba"], ends["window"], "divergence")])
-    curves = curves[curves["held"].between(*held)]
+    curves = curves[curves["held"].between(*held) & curves["arm"].isin(rows["arm"])]
     window = curves[(curves["mixer"] == "window") & (curves["tokens"] == 0)]
     blocks = every[(every["mixer"] == "mamba") & (every["model"] == rows["model"].iloc[0])]
     blocks = blocks[state_bytes(blocks).between(*held) & (blocks["tokens"] == blocks["tokens"].max())]

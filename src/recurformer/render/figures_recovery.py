@@ -189,7 +189,7 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     names = []
     for place, arm in enumerate(best_first):
         rows = arms[arms["arm"] == arm]
-        look, name = looks[rows["mixer"].iloc[0]], RECOVERED_BY[rows["mixer"].iloc[0]]
+        look, name = looks[rows["mixer"].iloc[0]], arm_label(arm, rows["mixer"].iloc[0])
         names.append(f"{name}\n{state_bytes(rows).iloc[0] / 1024:,.0f} KiB")
         for quantity in RECOVERED:
             for part, fill in ((rows[rows["tokens"] == 0], "white"), (last_points(rows), look.colour)):
@@ -211,12 +211,14 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     panels["perplexity"].set_xlim(low, high + (high - low) / 4)  # for the arrows
     panels["perplexity"].axvline(1, color="0.3", linewidth=0.8)
     axes = panels["layers"]
-    for mixer, look in looks.items():
-        chosen = errors[(errors["model"] == model) & (errors["mixer"] == mixer)]
-        if len(chosen):
-            missed = chosen.groupby("layer")["after"].mean()
-            every = range(missed.index.min(), missed.index.max() + 1)  # no line over layers without replaced heads
-            axes.plot(every, missed.reindex(every), **look.line, markersize=4, label=RECOVERED_BY[mixer])
+    of_model = errors[errors["model"] == model]
+    for arm in (one for one in best_first if one in set(of_model["arm"])):
+        chosen = of_model[of_model["arm"] == arm]
+        mixer = str(chosen["mixer"].iloc[0])
+        missed = chosen.groupby("layer")["after"].mean()
+        every = range(missed.index.min(), missed.index.max() + 1)  # no line over layers without replaced heads
+        style = {**looks[mixer].line, "markersize": 4, "label": arm_label(arm, mixer)}
+        axes.plot(every, missed.reindex(every), **style | ({"markerfacecolor": "white"} if arm in ARMS else {}))
     axes.set_ylim(0, 1)
     axes.set_xlabel("layer")
     axes.set_ylabel("fraction missed")

@@ -127,6 +127,9 @@ ARMS = {
     "paper_98k": "plain training, 98k tokens",
     "scratch_98k": "plain training from random weights, 98k tokens",
     "plus_98k": "plus, 98k tokens",
+    "bytes_mamba_states": "Mamba state, half the channels",
+    "bytes_gated": "gated recurrence",
+    "bytes_gated_fast": "gated recurrence, ten times the rate",
     "bytes_window_half": "window of half the bytes",
     "bytes_window_double": "window of twice the bytes",
 }
@@ -137,6 +140,7 @@ RECOVERED_BY = {
     "window": "window",
     "window_state": "window and state",
     "retention": "gated linear attention",
+    "gated": "gated recurrence",
 }
 CURVE = ["model", "arm", "mixer", "beta", "seed"]
 POINT = [*CURVE, "tokens"]

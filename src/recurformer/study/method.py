@@ -247,6 +247,8 @@ class Recipe(Block):
     """For mixers with a window: last tokens that they read."""
     sink_tokens: Index | None = None
     """For mixers with a window: first tokens that they always read."""
+    mamba: Mamba | None = None
+    """Sizes of its Mamba block; absent: those of the study."""
     weights: Literal["reused", "random"] = "reused"
     """Weights at the start: the original's, or random ones in a model of the same shape."""
     steps: Count | None = None
@@ -279,6 +281,8 @@ class Recipe(Block):
         """The mixer has the weights that the recipe solves for and trains."""
         if 0 in self.betas:
             raise ValueError("betas: 0 replaces no head; leave it out")
+        if self.mamba and self.mixer != "mamba":
+            raise ValueError(f"mamba: {self.mixer!r} is no Mamba block; leave it out")
         if self.calibrate_windows == 1:
             raise ValueError("calibrate_windows: 1 window cannot choose a ridge parameter; give 2 or more, or none")
         if self.start != "random" and not self.calibrate_windows:
