@@ -142,7 +142,6 @@ WITHOUT_POWER = [
     ("text/attention-sink", "sink", "samples", 31, "31 windows of text are too few"),
     ("text/training-necessary", "perplexity", "negative_log_likelihood", 9000.0, "not a language model"),
     ("reviewer/pareto", "compared_hashhop", "correct", 13, "reaches 0.812 (h_gq on HashHop); a comparison needs 0.831"),
-    ("reviewer/needle", "needle", "correct", 0, "reaches 0 (passkeys); a comparison needs 0.95"),
     ("reviewer/length", "continuation", "negative_log_likelihood", 160.0, "reaches 148 (perplexity); a comparison"),
     ("table3/llama2-7b/recurformer/perplexity", "perplexity", "fall", math.nan, UNKNOWN),
     ("reviewer/needle", "needle", "fall", math.nan, UNKNOWN),

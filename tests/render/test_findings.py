@@ -835,17 +835,15 @@ def test_what_is_said_of_the_second_model_that_recalls_is_recorded():
     stated = "{} with half of the heads replaced, and {} in the original. Within the length they have {} and {}."
     assert stated.format(*of) in RECOVERY
     rows = pd.read_parquet(folder / "continuation.parquet")
-    assert rows.query("trained or family == 'eviction'").groupby(["method", "setting"])["seed"].nunique().eq(3).all()
-    sums = rows.groupby(["method", "setting", "trained", "seed"])[[*recalled, "negative_log_likelihood", "tokens"]].sum()
-    perplexity = np.exp(sums["recalled_likelihood"] / sums["recalled"])
-    of_all = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
-    held = rows.groupby(["method", "setting"])["ratio"].mean()
-    for method, setting in (("mamba", 0.5), ("full", 1.0), *((name, held["mamba", 0.5]) for name in EVICTED)):
-        trained = method in ("mamba", "full")
-        at = [key for key in held.loc[method].index if abs(key - setting) < 1e-3][0]
-        cells = ["{:.1f} to {:.1f}".format(*one.loc[method, at, trained].agg(["min", "max"])) for one in
-            (perplexity, of_all)]  # fmt: skip
-        assert f"| {' | '.join([*cells, f'{held[method, at]:.3f}'])} |" in RECOVERY, (method, cells, held[method, at])
+    rows = rows[rows["trained"] | (rows["family"] == "eviction")]
+    rows = rows[rows["ratio"] == rows.groupby("method")["ratio"].transform("max")]
+    named = {"full": "the original", "mamba": "β = 0.5, Mamba", **METHODS["eviction"]}
+    for method, of_method in rows.groupby("method"):
+        sums = of_method.groupby("seed")[[*recalled, "negative_log_likelihood", "tokens"]].sum()
+        nats = sums["recalled_likelihood"] / sums["recalled"], sums["negative_log_likelihood"] / sums["tokens"]
+        cells = ["{:.1f} to {:.1f}".format(*np.exp(one).agg(["min", "max"])) for one in nats]
+        assert f"| {named[method]} | {' | '.join(cells)} | {of_method['ratio'].mean():.3f} |" in RECOVERY
+        assert sums["recalled"].tolist() == [605] * 3
 
 
 @pytest.mark.parametrize(("arm", "name"), COMPARED.items())
