@@ -15,8 +15,8 @@ from recurformer.recover import pair
 from recurformer.recover.adapt import quality_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.pair import quality_rows
-from recurformer.recover.run import RecoveryCurve, recover
-from recurformer.study import Recipe, Training
+from recurformer.recover.run import RecoveryCurve, converted_by, recover
+from recurformer.study import Mamba, Recipe, Training
 from recurformer.train.trainer import train
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
 
@@ -130,6 +130,14 @@ def test_more_windows_than_there_are(original, tmp_path):
         run(original, tmp_path, Recipe(calibrate_windows=33))
     with pytest.raises(ValueError, match="steps: 3 of 4 windows are fewer than the closed form and transfer take"):
         run(original, tmp_path, Recipe(calibrate_windows=8, transfer_steps=2, steps=3))
+
+
+def test_a_recipe_may_name_the_sizes_of_its_mamba_block(original):
+    recipe = Recipe(mamba=Mamba(d_state=9, expand=1, dt_rank=2))
+    model, others = (converted_by(one, original, HEADS["mixed"], 0, **MAMBA) for one in (recipe, Recipe()))
+    shapes = {tuple(value.shape) for name, value in model.named_parameters() if name.endswith("A_log")}
+    assert {states for _, states in shapes} == {9} and model.config.mamba_dt_rank == 2
+    assert others.config.mamba_d_state == MAMBA["d_state"] != 9
 
 
 @pytest.mark.parametrize("changed", [False, True])

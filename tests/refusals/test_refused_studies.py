@@ -38,6 +38,7 @@ VALUES = [
     ("language/recovery/arms/plus/betas", [0.0, 0.5], "language.recovery.arms.plus: betas: 0 replaces no head"),
     ("language/recovery/arms/plus/mixer", "window", "calibrate_windows: 'window' has no linear layer"),
     ("language/recovery/arms/plus/transfer_steps", 5, "the closed form and transfer take more than its 6 steps of 2"),
+    ("language/recovery/arms/state/mamba", {}, "mamba: 'window_state' is no Mamba block; leave it out"),
     ("language/recovery/arms/new", {"start": "linear"}, "start: 'linear' belongs to the closed form"),
     ("language/own", {"tiny": {"trainin": {}}}, "own.tiny.trainin: unknown key; did you mean 'training'?"),
     ("language/own", {"tinny": {"betas": [0.5]}}, "language.own: 'tinny' has no entry in backbones (there are:"),

@@ -175,7 +175,7 @@ def recover(args: Namespace, settings: Training, recipe: Recipe, mamba: Mamba) -
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = text_windows(args, args.tokens, seed=args.seed)
     original = open_model(args.checkpoint, dtype="float32")
-    model = converted_by(recipe, original, read_heads(args.heads), args.seed, **(recipe.mamba or mamba).model_dump())
+    model = converted_by(recipe, original, read_heads(args.heads), args.seed, **mamba.model_dump())
 
     def learn(folder: Path) -> dict[str, float]:
         run = {"training": settings.model_dump(), "recipe": recipe.model_dump(), "seed": args.seed}

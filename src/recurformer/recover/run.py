@@ -111,7 +111,7 @@ def converted_by(
     """The model with which a recipe starts, in evaluation mode; the same weights at every call.
 
     Args:
-        recipe: its mixer, window and weights are read.
+        recipe: its mixer, the sizes that it names and its weights are read.
         original: not changed.
         heads: replaced heads of each layer.
         seed: of the new weights.
@@ -119,7 +119,7 @@ def converted_by(
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = convert(original, heads, recipe.mixer, **sizes | recipe.window()).eval()
+        model = convert(original, heads, recipe.mixer, **sizes | recipe.sizes()).eval()
         return model if recipe.weights == "reused" else type(model)(model.config).to(model.device).eval()
 
 

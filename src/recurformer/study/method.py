@@ -294,9 +294,10 @@ class Recipe(Block):
                 )
         return self
 
-    def window(self) -> dict[str, int]:
-        """The sizes of the window that are named."""
-        return self.model_dump(include={"window_tokens", "sink_tokens"}, exclude_none=True)
+    def sizes(self) -> dict[str, int]:
+        """The sizes of its mixer that are named."""
+        window = self.model_dump(include={"window_tokens", "sink_tokens"}, exclude_none=True)
+        return window | (self.mamba.model_dump() if self.mamba else {})
 
     def training(self) -> dict[str, Any]:
         """The settings of `Training` that are its own; with a rate of its own, the mixers' is the same."""
