@@ -241,14 +241,16 @@ def test_what_is_said_of_long_inputs_is_recorded():
     assert f"windows by price: by {mean:.3f} [{low:.3f}, {high:.3f}] nats a token at a quarter of the cache" in FINDINGS
     later = rows["turns"][~rows["turns"]["known"]].groupby(by)["correct"].agg(["sum", "size"])
     assert set(later["size"]) == {100}
-    answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits", "windows")]
-    known = rows["turns"][rows["turns"]["known"]].groupby("setting")["correct"].sum().sort_index(ascending=False)
+    answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits", "windows", "razor_attention")]
+    known = rows["turns"].query("known and method == 'snapkv'").groupby("setting")["correct"].sum()
+    known = known.sort_index(ascending=False)
     assert "SnapKV found {}, {} and {} of 10 such".format(*known) in FINDINGS
     sentences = (
         "original answers {}.",
         "SnapKV answers {}, {} and {},",
         "Windows and bits by price drop tokens too, and answer {}, {} and {}.",
         "of 16 bits by an earlier price list {}, {} and {}.",
+        "RazorAttention answers {}, {} and {} of the later questions.",
     )
     for stated, of_method in zip(sentences, answered, strict=True):
         assert stated.format(*of_method.sort_index(ascending=False)) in FINDINGS

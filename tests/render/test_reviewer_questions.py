@@ -85,7 +85,6 @@ def worse_ours(frame: pd.DataFrame, column: str, value: float) -> pd.DataFrame:
             ("selectors", "mixers", "linear", "window", "perplexity-gap"),
         ),
         ("continuation", "recalled_likelihood", 140.0, ("recall", "synthetic")),
-        ("positions", "recalled_likelihood", 140.0, ("long-context",)),
         ("needle", "correct", 0, ("passkey", "needle", "long-context", "several-keys")),
         ("hashhop_sizes", "correct", 0, ("sizes",)),
         ("ablation_lm_eval", "value", 0.2, ("lm-eval",)),

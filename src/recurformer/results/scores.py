@@ -243,11 +243,6 @@ def _recall(rows: pd.DataFrame) -> pd.DataFrame:
     return _level(some.assign(tokens=some["recalled"], negative_log_likelihood=some["recalled_likelihood"]))
 
 
-def _far_recall(rows: pd.DataFrame) -> pd.DataFrame:
-    """Recalled tokens in the second half of each model's windows."""
-    return _recall(rows[rows["position"] > rows.groupby("model")["position"].transform("max") / 2])
-
-
 @dataclass(frozen=True)
 class Measure:
     """One way to measure quality by a kind of measurement, with its name in a sentence and on an axis.
@@ -300,9 +295,6 @@ LONG = replace(DIVERGENCE, kind="long_continuation", estimate=_range_of_windows,
 RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall)
 """Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`). An original that
 predicts them no better than one that does not know the language has not learned to recall."""
-FAR_RECALL = replace(RECALL, kind="positions", name="perplexity of tokens recalled in the second half of long windows",
-    chosen=_far_recall)  # fmt: skip
-"""Windows of `positions` are longer than those of the training, whose length the second half is beyond."""
 AGREEMENT = Measure("written", "agreement with what the original writes", "fraction of tokens before one differs",
     partial(estimate_quality, asked="tokens", right="agreed"), lambda rows: rows, float, lambda _: 0.0, ("window",),
     ("agreed", "tokens"))  # fmt: skip
@@ -318,7 +310,7 @@ SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = {
     "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
-    "several_keys": SEVERAL_KEYS, "longest": LONGEST, "recall": RECALL, "far_recall": FAR_RECALL, "written": AGREEMENT,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST, "recall": RECALL, "written": AGREEMENT,
 }  # fmt: skip
 """Under the names that questions have for them."""
 
