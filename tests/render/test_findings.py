@@ -254,10 +254,8 @@ def test_what_is_said_of_long_inputs_is_recorded():
     )
     for stated, of_method in zip(sentences, answered, strict=True):
         assert stated.format(*of_method.sort_index(ascending=False)) in FINDINGS
-    full, eviction, ours = (
-        of_method.iloc[0] if len(of_method) == 1 else of_method[0.125] for of_method in answered[:3]
-    )
-    assert f"answer {ours} of 100, SnapKV {eviction}, and the original {full}." in README
+    full, snapkv, ours, _, razor = (one.iloc[0] if len(one) == 1 else one[0.125] for one in answered)
+    assert f"answer {ours} of 100, RazorAttention {razor}, SnapKV {snapkv}, and the original {full}." in README
     times, beside = (
         rows["mixer_prices"].query(f"mixer == '{mixer}'").eval("cost / tokens_cost")
         for mixer in ("mamba", "window_state")
@@ -395,7 +393,9 @@ def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
     assert "no difference is shown: {} and {} (corrected".format(*one_window[1:]) in FINDINGS
     h2o, windows, mamba = (shown[name].sort_index(ascending=False) for name in ("h2o", "windows", "mamba"))
     assert "and H2O {}, {} and {}".format(*h2o) in FINDINGS
-    assert "windows of 16 bits by price have {}, {} and {}".format(*windows) in FINDINGS
+    assert "windows of 16 bits by price have {}, {} and {} (with an eighth and a sixteenth".format(*windows) in FINDINGS
+    small = of_window.unstack("window").loc[["windows", "snapkv", "h2o"]].query("setting < 0.2")
+    assert (small.loc["windows"].to_numpy() > small.loc[["snapkv", "h2o"]].to_numpy().reshape(2, 2, 8)).all()
     ((setting, bits),) = shown["bits"].items()
     assert f"in 4 bits, with {setting:.2f} of the cache, {bits}" in FINDINGS
     assert (mamba.astype(float).round(1).min(), mamba.astype(float).round(1).max()) == (1.8, 2.2)
@@ -846,6 +846,9 @@ def test_what_is_said_of_the_second_model_that_recalls_is_recorded():
         cells = ["{:.1f} to {:.1f}".format(*np.exp(one).agg(["min", "max"])) for one in nats]
         assert f"| {named[method]} | {' | '.join(cells)} | {of_method['ratio'].mean():.3f} |" in RECOVERY
         assert sums["recalled"].tolist() == [605] * 3
+    answers = pd.read_csv(ROOT / "recorded/cpu/results/tables/reviewer_questions.csv", index_col="id")["answer"]
+    better = re.search(r"RazorAttention [^(]*\(better by (\S+) \[(\S+), (\S+)\]", answers["needle"]).groups()
+    assert "recalled tokens lose {:.3f} [{:.3f}, {:.3f}] nats more".format(*map(float, better)) in RECOVERY
 
 
 @pytest.mark.parametrize(("arm", "name"), COMPARED.items())

@@ -207,6 +207,18 @@ def test_lists_are_copied_before_the_text_is_read(dry):
         assert bases and [words[0] for words in bases if "/backbones/" not in words[0]] == copies
 
 
+def test_tokens_are_evicted_from_small_models_that_were_trained_likewise(dry):
+    """At each seed of the training, down to the cache of the converted model of that seed."""
+    folder = "results/recall/language/recall-qwen2"
+    evicted = [
+        words for _, stage, *words in dry("recall").commands if stage == "continuation" and "evicted/h2o" in words
+    ]
+    evicted.sort()  # by their models: jobs come in no order
+    assert [words[0] for words in evicted] == [f"{folder}/original/trained/seed-{seed}/trained" for seed in range(3)]
+    for seed, words in enumerate(evicted):
+        assert any(word.endswith(f"beta-0.5/mamba/seed-{seed}/continuation.csv") for word in words)
+
+
 def test_both_small_models_are_trained_alike(dry):
     """A study that changes another inherits its keys for one backbone, which an anchor does not show."""
     trained = defaultdict(set)

@@ -205,7 +205,6 @@ def recall_without_attention(evidence: Evidence) -> Finding:
     for model, of_model in by_model(identified(evidence.rows("positions", trained=True), "positions")):
         original, bare = of(of_model, "original"), of(of_model, "mixer", "mamba")
         bare = bare[bare["setting"] == 1]
-        original = original[original["seed"].isin(bare["seed"])] if len(bare) else original  # trained likewise
         nats = ratio_of_sums(original, "position", *RECALLED).dropna()
         recalls = nats.index[nats <= math.log(KNOWS_LANGUAGE)]
         if bare.empty:

@@ -217,8 +217,9 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
         mixer = str(chosen["mixer"].iloc[0])
         missed = chosen.groupby("layer")["after"].mean()
         every = range(missed.index.min(), missed.index.max() + 1)  # no line over layers without replaced heads
-        style = {**looks[mixer].line, "markersize": 4, "label": arm_label(arm, mixer)}
-        axes.plot(every, missed.reindex(every), **style | ({"markerfacecolor": "white"} if arm in ARMS else {}))
+        paler = 0.5 if arm in ARMS else 1  # than the first recipe of the mixer
+        axes.plot(every, missed.reindex(every), **looks[mixer].line, markersize=4, alpha=paler,
+            label=arm_label(arm, mixer))  # fmt: skip
     axes.set_ylim(0, 1)
     axes.set_xlabel("layer")
     axes.set_ylabel("fraction missed")
