@@ -142,6 +142,18 @@ def test_a_small_model_comes_back_by_position_and_by_what_it_recalls(figures, me
     assert ends[2] == pytest.approx(np.exp(paper.mean()))
 
 
+@pytest.mark.parametrize("text, marks", [(4e5, [4e5]), (2e6, []), (np.nan, [])])
+def test_a_text_that_begins_again_is_marked(measurements, text, marks):
+    """The longest curve has 1,000,000 tokens; only one of its trainings tells the length of its text."""
+    rows = measurements["recovery"].assign(text_tokens=np.nan)
+    rows.loc[rows["arm"] == "plus", "text_tokens"] = text
+    for name, kinds in (("recovery", [rows]), ("comes_back", [rows, measurements["positions"]])):
+        figure = FIGURES[name](*kinds)
+        upright = [line.get_xdata()[0] for line in figure.axes[0].lines if list(line.get_ydata()) == [0, 1]]
+        assert upright == marks and ("begins again" in figure.get_supxlabel()) == bool(marks)
+        assert_nothing_cut_off(figure)
+
+
 def test_the_tradeoff_sets_each_window_against_itself(figures, measurements):
     by_bytes, by_minutes = figures["tradeoff"].axes
     ends = measurements["recovery"][measurements["recovery"]["tokens"] == 10**6]

@@ -70,9 +70,10 @@ def curve_of(
     return RecoveryCurve(original, model, held_out, kept, args.halvings, say=partial(print, flush=True))
 
 
-def keep_curve(args: Namespace, curve: "RecoveryCurve") -> dict[str, float]:
-    """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has; the
-    quality at its end, and by how much the held-out loss may still have fallen before.
+def keep_curve(args: Namespace, curve: "RecoveryCurve", learnt: "Tensor") -> dict[str, float]:
+    """Write the curve with the names of its run, the bytes that a cache of both of the paper's lengths has, and the
+    tokens of the text that is `learnt`; the quality at its end, and by how much the held-out loss may still have fallen
+    before.
     """
     from recurformer.measure.cache import count_cache
     from recurformer.paper import CACHE_LENGTHS
@@ -80,7 +81,7 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve") -> dict[str, float]:
     sizes = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
     mixer = getattr(curve.model.config, "mixer", "none")
     rows = curve.rows.drop(columns="stage")
-    keep_rows(args, rows.assign(**sizes), args.recovery, mixer)
+    keep_rows(args, rows.assign(**sizes, text_tokens=learnt.numel()), args.recovery, mixer)
     return metrics_of(QUALITY, rows[rows.tokens == rows.tokens.max()]) | {"fall": curve.fall}
 
 
@@ -152,7 +153,7 @@ def train(args: Namespace, settings: Training, distributed: Distributed) -> dict
             on_log = recovery.of_training("trained", settings.steps, settings.log_every)
         options = {**settings.model_dump(), **distributed.training()}
         train(model, dataset, output_dir=folder, seed=args.seed, on_log=on_log, **options)
-        return {} if recovery is None else keep_curve(args, recovery)
+        return {} if recovery is None else keep_curve(args, recovery, input_ids)
 
     return train_and_keep(args, model, tokenizer, learn)
 
@@ -185,6 +186,6 @@ def recover(args: Namespace, settings: Training, recipe: Recipe, mamba: Mamba) -
             training=settings, folder=folder, seed=args.seed, bf16=True, progress=progress,
         )  # fmt: skip
         keep_rows(args, recovered.errors, args.layer_errors, recipe.mixer)
-        return keep_curve(args, curve)
+        return keep_curve(args, curve, input_ids)
 
     return train_and_keep(args, model, tokenizer, learn)

@@ -1,6 +1,7 @@
 """How quality recovers by tokens seen, and at equal bytes."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,8 @@ from recurformer.study.ablations import COMMON_BETA
 CACHE = f"bytes_{LENGTHS[0]}"
 RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity, over the original's"}
 """What is drawn of a recovery -> its axis."""
+REPEAT: dict[str, Any] = {"color": "0.5", "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 0}
+REPEATED = "Dotted: there the training text begins again. "
 ON_THE_SAME = "Perplexity over that of the original before any training, on the same windows."
 
 
@@ -56,9 +59,17 @@ def _means(points: pd.DataFrame, by: str | list[str], quantity: str) -> tuple[pd
     return mean, [mean - low, high - mean]
 
 
-def _axis_of_tokens(axes: Axes, curves: pd.DataFrame) -> float:
-    """Make the axis one of tokens that were read. The start stands apart, at the place that is returned: nothing is
-    known before the next point, and a logarithmic axis has no 0.
+def _repeat(rows: pd.DataFrame) -> float:
+    """The tokens after which the training text of these rows begins again; infinity where it does not, or where no
+    training told the length of its text.
+    """
+    tokens = rows["text_tokens"].max() if "text_tokens" in rows else math.nan
+    return tokens if tokens < rows["tokens"].max() else math.inf
+
+
+def _axis_of_tokens(axes: Axes, curves: pd.DataFrame, repeat: float) -> float:
+    """Make the axis one of tokens that were read, with a mark where the text begins again. The start stands apart, at
+    the place that is returned: nothing is known before the next point, and a logarithmic axis has no 0.
     """
     first, last = curves.loc[curves["tokens"] > 0, "tokens"].agg(["min", "max"])
     start = first / 3
@@ -69,12 +80,14 @@ def _axis_of_tokens(axes: Axes, curves: pd.DataFrame) -> float:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.text(start * 3**0.5, 0, "//", transform=axes.get_xaxis_transform(), ha="center", va="center", fontsize=8)
     axes.set_xlabel("tokens seen")
+    if math.isfinite(repeat):
+        axes.axvline(repeat, **REPEAT)
     return float(start)
 
 
-def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str) -> None:
+def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, repeat: float) -> None:
     """One line an arm over the tokens that it has read."""
-    start = _axis_of_tokens(axes, curves)
+    start = _axis_of_tokens(axes, curves, repeat)
     for place, arm in enumerate(in_order(curves["arm"], ARMS)):
         look, rows = series(place), curves[curves["arm"] == arm]
         if quantity == "divergence" and arm == "original":
@@ -142,12 +155,13 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     curves = points[points["beta"].isin([0.0, beta])]
     window = _best_window(every, curves)
     curves = pd.concat([curves, window])
+    repeat = _repeat(recovery[recovery["model"] == model])
     several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
     lines = 1 + several
     figure = Figure(figsize=(WIDTH, 1.2 + 2.5 * lines), label="Recovery")
     panels = figure.subplots(lines, 2).ravel()
     for axes, quantity in zip(panels, RECOVERED, strict=False):
-        _draw_tokens(axes, curves, quantity)
+        _draw_tokens(axes, curves, quantity, repeat)
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:
         _draw_betas(panels[2], points, in_order(curves["arm"], ARMS))
@@ -156,12 +170,13 @@ def recovery(recovery: pd.DataFrame) -> Figure:
         panels[3].legend(*panels[1].get_legend_handles_labels(), loc="center")
     else:
         legend_above(figure, panels[1:], ncols=3)
+    marked = REPEATED if math.isfinite(repeat) else ""
     about = "Window: of those in as many bytes or fewer, the one that ends nearest to the original. "
     add_note(
         figure,
         f"{int(points['windows'].min())} held-out windows; bars: 95 % interval over them. Of several seeds the mean. "
-        f"{ON_THE_SAME} {about if len(window) else ''}Hollow: at the start. All recipes read equal batches, and "
-        "the closed form's tokens count. The learning rate falls to 0 at the end of each run, so an earlier point is "
+        f"{ON_THE_SAME} {about if len(window) else ''}{marked}Hollow: at the start. All recipes read equal batches, "
+        "and the closed form's tokens count. The learning rate falls to 0 at the end of each run, so an earlier point is "
         "worse than a shorter run would be.",
     )
     return figure
@@ -265,9 +280,12 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
         raise ValueError("recovery measurements have no model of the positions measurements: nothing comes back")
     figure = Figure(figsize=(WIDTH, 0.8 + 2.3 * len(models)), label="Comes back")
     panels = figure.subplots(len(models), 3, squeeze=False)
+    marked = ""
     for row, (model, rows) in zip(panels, models, strict=True):
         mine = curves[curves["model"] == model]
-        start = _axis_of_tokens(row[0], mine)
+        repeat = _repeat(recovery[recovery["model"] == model])
+        start = _axis_of_tokens(row[0], mine, repeat)
+        marked = REPEATED if math.isfinite(repeat) else marked
         for place, beta in enumerate(sorted(rows["beta"].unique())):
             look, at = series(place), rows[np.isclose(rows["beta"], beta)]
             seeds = mine[np.isclose(mine["beta"], beta)].groupby("tokens")["perplexity"]
@@ -299,8 +317,8 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
     of_seeds = means if trainings.max() > 1 else ""
     add_note(
         figure,
-        f"{of_seeds}All read equally many tokens. Hollow: at the start. Recalled: tokens of rare pairs that stood "
-        "before in the window, at least 64 tokens back.",
+        f"{of_seeds}All read equally many tokens. {marked}Hollow: at the start. Recalled: tokens of rare pairs that "
+        "stood before in the window, at least 64 tokens back.",
     )
     return figure
 
