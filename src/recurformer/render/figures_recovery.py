@@ -176,8 +176,8 @@ def recovery(recovery: pd.DataFrame) -> Figure:
         figure,
         f"{int(points['windows'].min())} held-out windows; bars: 95 % interval over them. Of several seeds the mean. "
         f"{ON_THE_SAME} {about if len(window) else ''}{marked}Hollow: at the start. All recipes read equal batches, "
-        "and the closed form's tokens count. The learning rate falls to 0 at the end of each run, so an earlier point is "
-        "worse than a shorter run would be.",
+        "and the closed form's tokens count. The learning rate falls to 0 at the end of each run, so an earlier point "
+        "is worse than a shorter run would be.",
     )
     return figure
 
