@@ -232,10 +232,8 @@ CASES = [
     ("reviewer/chosen", "continuation", lambda f: f.drop(columns="divergence"), NOT_RUN, "at equal bytes"),
     ("reviewer/chosen", "continuation", put("divergence", 50.0,
         lambda f: (f["method"] == "window") & ~f["trained"] & (f["window"] == 0)), UNDECIDED, OPEN),
-    ("text/input-gate", "influence", put("norm", 0.01, lambda f: (f["key"] == 1) & (f["mixer"] == "mamba")), UNDECIDED,
-        "change as much"),
-    ("text/input-gate", "influence", put("norm", 0.5, lambda f: (f["key"] == 4) & (f["mixer"] == "mamba")), REPRODUCED,
-        ""),
+    ("text/input-gate", "influence", put("norm", 0.01, lambda f: (f["key"] == 0) & (f["mixer"] == "mamba")),
+        CONTRADICTED, "0.01 after it"),
     ("text/input-gate", "influence", put("norm", 1.0), UNDECIDED, "nothing to lift"),
     # recall without attention heads, where the original recalls
     (RECALL, "positions", put("recalled_likelihood", 0.0), CONTRADICTED, "1.0"),

@@ -122,11 +122,11 @@ def test_rows_of_influence(models, input_ids):
 
 
 @torch.no_grad()
-def test_norms_behind_the_input_gate_are_those_of_the_terms_that_the_state_takes_in(strong, input_ids):
+def test_norms_behind_the_input_gate_are_those_of_what_the_state_would_take_in_of_each_token_alone(strong, input_ids):
     found, layers = gate_norms(strong, input_ids), []
     for layer, heads in enumerate(REPLACED):
         arguments, seen = block_arguments(strong, input_ids, layer), {}
-        hooks = {"in_proj": "values", "x_proj": "u"}
+        hooks = {"in_proj": "values", "conv1d": "rows"}
         block = strong.model.layers[layer].self_attn.mamba
         handles = [
             getattr(block, module).register_forward_pre_hook(
@@ -137,7 +137,7 @@ def test_norms_behind_the_input_gate_are_those_of_the_terms_that_the_state_takes
         strong(input_ids)
         for handle in handles:
             handle.remove()
-        taken = torch.einsum("bdl,bnl,bld->blnd", arguments["delta"], arguments["B"], seen["u"])
+        taken = torch.einsum("bdl,bnl,bld->blnd", arguments["delta"], arguments["B"], seen["rows"])
         assert seen["values"].shape[-1] <= len(heads) * strong.config.head_dim
         norms = [tensor.flatten(2).square().sum(-1).sqrt().mean(0) for tensor in (seen["values"], taken)]
         layers.append([norm / norm.mean() for norm in norms])

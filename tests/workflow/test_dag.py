@@ -258,7 +258,8 @@ def test_rules_run_the_commands_that_rendered_the_recording(dry):
 
 def is_unrecorded(word):
     place = RECORDED / word.replace("/record/", "/", 1)
-    never = r"/ablation_lm_eval\.csv$|/pyramidinfer_hashhop\.parquet$|/seed-\d+/(hashhop(_sizes)?\.parquet|mqar\.csv)$"
+    parquet = "influence|pyramidinfer_hashhop|seed-[0-9]+/hashhop(_sizes)?"
+    never = rf"/(ablation_lm_eval\.csv|({parquet})\.parquet|seed-[0-9]+/mqar\.csv)$"
     return re.search(never, word) is not None and record_of(place) is None
 
 

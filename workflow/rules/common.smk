@@ -240,9 +240,3 @@ def profile_if_any(wildcards):
         if wildcards.backbone in config[task]["backbones"]:
             return profile_for(task, wildcards.backbone)
     return []
-
-
-def trained_at_most(wildcards):
-    """The trained model with the most heads replaced."""
-    most = papers(max(LANGUAGE[wildcards.backbone]["betas"]), config["seed"])
-    return model_of("language", wildcards.backbone, most, config["seed"])

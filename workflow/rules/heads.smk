@@ -51,12 +51,14 @@ use rule profile_text as influence with:
         checkpoint=text_checkpoint,
         articles="<results>/corpus/articles.parquet",
         profile="<results>/language/{backbone}/profile.parquet",
-        trained=trained_at_most,
+        trained="<results>/language/{backbone}/{change}/seed-{seed}/trained",
     output:
-        rows="<results>/language/{backbone}/influence.parquet",
-        record="<results>/language/{backbone}/influence.run.json",
+        rows="<results>/language/{backbone}/{change}/seed-{seed}/influence.parquet",
+        record="<results>/language/{backbone}/{change}/seed-{seed}/influence.run.json",
     log:
-        "<logs>/influence/{backbone}.log",
+        "<logs>/influence/{backbone}/{change}/seed-{seed}.log",
+    wildcard_constraints:
+        change=r"(heads|recovered)/.+",
     params:
         **stage("influence", settings="language.beginnings"),
 

@@ -89,10 +89,11 @@ MEASUREMENTS = {
     "sink": collect(PROFILED, file="sink.parquet"),
     "contribution": collect(PROFILED, file="contribution.csv"),
     "attention_map": collect(PROFILED, file="attention_map.parquet"),
-    "influence": collect(
-        "<results>/language/{backbone}/influence.parquet",
-        backbone=[name for name, block in LANGUAGE.items() if any(block["betas"])],
-    ),
+    "influence": [
+        file_of("language", backbone, subject, "influence.parquet")
+        for backbone in LANGUAGE
+        for subject in nearest_to_common(papers_on_text(backbone))
+    ],
     "mqar": collect(
         "<results>/mqar/{training}/seed-{seed}/mqar.csv",
         training=dict.fromkeys(

@@ -47,6 +47,12 @@ def papers_on_text(backbone):
     return [papers(beta, config["seed"]) for beta in LANGUAGE[backbone]["betas"]]
 
 
+def nearest_to_common(subjects):
+    """The one of which the fraction of replaced heads is nearest to that of all comparisons, if any replaces some."""
+    changed = [subject for subject in subjects if subject.beta]
+    return sorted(changed, key=lambda subject: abs(subject.beta - COMMON_BETA))[:1]
+
+
 def matched(beta):
     """The model whose cache evictions match, and from whose retained heads the combined methods evict."""
     return Subject("heads", "mamba", "ra_i", beta=beta)

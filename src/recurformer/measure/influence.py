@@ -20,7 +20,8 @@ weights at their own values, as softmax weights do in attention; so the derivati
 The rest of the block is left out. Its output gate is one factor for all tokens of a channel; in_proj and out_proj mix
 the features of one token. All channels count alike.
 
-`gate_norms` measures the paper's input gate, v' = B v (section 3.1): here delta[s] B[s] u[s] stands for v'.
+`gate_norms` measures the paper's input gate, v' = B v (section 3.1): here delta[s] B[s] r[s] stands for v'. It leaves
+out the convolution, which makes the first token short by itself: no tokens stand before it.
 """
 
 from typing import Any
@@ -127,13 +128,13 @@ def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
     """Norm of each token's value before and after the input gates of a converted model, over the mean of all tokens.
 
     Returns:
-        "attention": of the value vectors of a layer's replaced heads, "mamba": of the term that the state takes in;
-        each (L,), the mean over samples, then over the layers with a Mamba block, float64.
+        "attention": of the value vectors of a layer's replaced heads, "mamba": of the term that the state would take in
+        without the convolution; each (L,), the mean over samples, then over the layers with a Mamba block, float64.
     """
     norms: dict[str, list[Tensor]] = {"attention": [], "mamba": []}
     for layer in (layer for layer, heads in enumerate(model.config.recurrent_heads) if heads):
-        _, (values, _, convolved), (delta, B, _) = _run_block(model, input_ids, layer)
-        behind = (delta * convolved.double()).norm(dim=-1) * B.norm(dim=-1)  # of an outer product over D and N
+        _, (values, rows, _), (delta, B, _) = _run_block(model, input_ids, layer)
+        behind = (delta * rows.double()).norm(dim=-1) * B.norm(dim=-1)  # of an outer product over D and N
         for name, norm in (("attention", values.double().norm(dim=-1)), ("mamba", behind)):
             mean = norm.mean(0)
             norms[name].append((mean / mean.mean()).cpu())
