@@ -21,7 +21,7 @@ The rest of the block is left out. Its output gate is one factor for all tokens 
 the features of one token. All channels count alike.
 
 `gate_norms` measures the paper's input gate, v' = B v (section 3.1): here delta[s] B[s] r[s] stands for v'. It leaves
-out the convolution, which makes the first token short by itself: no tokens stand before it.
+out SiLU and the convolution, which makes the first token short by itself: no tokens stand before it.
 """
 
 from typing import Any
