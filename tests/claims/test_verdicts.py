@@ -199,6 +199,14 @@ CASES = [
         & ((f["depth"] < 0.9) | (f["document"] > 0)) & (f["model"] == "qwen2-7b")), CONTRADICTED, ""),
     ("text/prefix-caching", "turns", lambda f: f.assign(
         correct=f["correct"].where((f["document"] > 2) | (f["family"] == "original"), 1)), UNDECIDED, OPEN),
+    ("text/eviction-over-length", "hashhop_sizes", put("correct", 16, lambda f: (f["family"] == "eviction")
+        & (f["setting"] == 0.75) & (f["hops"] == 16)), UNDECIDED, OPEN),
+    ("text/eviction-over-length", "hashhop_sizes", put("correct", 0, lambda f: (f["family"] == "eviction")
+        & (f["model"] == "qwen2-7b") & (f["hops"] == 4)), CONTRADICTED, "falls by at least -0.50"),
+    ("text/eviction-over-length", "hashhop_sizes", put("correct", 8, lambda f: f["hops"] == 16), UNDECIDED,
+        "has not learned two numbers of hops"),
+    ("text/eviction-over-length", "hashhop_sizes", lambda f: f[f["family"] != "eviction"], NOT_RUN,
+        "at several numbers of hops"),
     ("text/prefix-caching", "turns", lambda f: f[f["document"] == 0], UNDECIDED, "two documents at least"),
     ("text/prefix-caching", "turns", lambda f: f[f["family"] != "original"], UNDECIDED, "two documents at least"),
     ("text/prefix-caching", "turns", put("correct", 0), UNDECIDED, "answers 0.00 of the questions"),

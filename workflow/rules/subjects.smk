@@ -206,6 +206,7 @@ def of_other_sizes(backbone):
             for mixer in trained
             for beta in trained_betas("hashhop")
         ),
+        *(Subject("evicted", method) for method in ABLATIONS["sizes"]["evictions"]),
     ]
 
 

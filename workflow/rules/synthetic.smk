@@ -91,6 +91,8 @@ rule baseline_after_training:
 
 
 use rule hashhop as hashhop_sizes with:
+    input:
+        unpack(measured("hashhop")),
     output:
         rows="<results>/hashhop/{backbone}/{subject}/seed-{seed}/hashhop_sizes.parquet",
         record="<results>/hashhop/{backbone}/{subject}/seed-{seed}/hashhop_sizes.run.json",

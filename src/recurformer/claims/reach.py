@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, Finding, at_most, mean_difference
+from recurformer.claims.claim import ALLOWED_DROP, Finding, at_most, drop, mean_difference
 from recurformer.claims.comparisons import (
     RECURFORMER,
     Comparison,
@@ -141,6 +141,44 @@ def sizes(evidence: Evidence) -> Finding:
         f"{least.score.mean:.3g} (β {least.beta:g}) to {most.score.mean:.3g} (β {most.beta:g})"
     )
     return replace(finding, ours=text, rows=rows_of([*learned, *beyond]))
+
+
+def over_length(evidence: Evidence) -> Finding:
+    """By how much more h_gq an eviction method loses than the original from the fewest to the most hops, so in longer
+    texts and answers, in as many chains as were trained; of the hops that the original has learned.
+    """
+    rows = evidence.rows(HASHHOP_SIZES.kind)
+    rises: dict[str, Estimate] = {}
+    used: list[pd.DataFrame] = []
+    reasons: list[Missing] = []
+    for model, of_model in by_model(rows):
+        trained = of_model.loc[of_model["as_trained"].astype(bool), "size"]
+        by_hops = groups(of_model[of_model["size"].isin(trained)], "hops", sort=True)
+        points = {hops: (scores(of_hops, HASHHOP_SIZES), of_hops) for hops, of_hops in by_hops}
+        learned = {hops: both for hops, both in points.items() if not why_not_run(both[0], HASHHOP_SIZES)}
+        if len(learned) < 2:
+            reasons.append(Undecided(f"{label(model)} has not learned two numbers of hops"))
+            continue
+        (few, short), (many, long) = (min(learned.items()), max(learned.items()))
+        first, last = (of(points, "eviction").set_index(["method", "setting"]) for points, _ in (short, long))
+        before, after = (original(points, trained=True).iloc[0] for points, _ in (short, long))
+        for key in first.index.intersection(last.index):
+            ends = [Estimate(*one[["mean", "low", "high"]]) for one in (first.loc[key], last.loc[key], before, after)]
+            evicted, full = drop(ends[1], ends[0]), drop(ends[3], ends[2])
+            name = f"{label(model)}, {method_label('eviction', key[0])} at {key[1]:g} of the cache"
+            rises[f"{name}: {ends[0].mean:.2f} with {few} hops, {ends[1].mean:.2f} with {many}"] = drop(evicted, full)
+            used += [short[1], long[1]]
+    if not rises:
+        raise because(reasons or [Missing("no eviction method was measured on HashHop at several numbers of hops")])
+    holds, still_open = at_most(0.0, rises.values())
+    name, one = max(rises.items(), key=lambda item: item[1].mean)
+    ours = (
+        f"h_gq falls by at least {-one.mean:.2f} [{-one.high:.2f}, {-one.low:.2f}] more than the original's ({name}; "
+        f"{len(rises)} comparisons)"
+    )
+    looked_at = pd.concat(used)
+    samples = int(looked_at["sample"].nunique())
+    return Finding(holds, ours, {HASHHOP_SIZES.kind: looked_at.index.unique()}, samples, still_open)
 
 
 def combines(evidence: Evidence) -> Finding:

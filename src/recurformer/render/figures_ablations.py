@@ -177,9 +177,10 @@ def _lines_of_sizes(points: pd.DataFrame) -> dict[str, tuple[dict[str, Any], pd.
     lines: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
     for method, rows in by_method(points):
         hue = OURS if is_ours(method) else LOOKS[method[0]][1]
-        for place, (beta, at_beta) in enumerate(groups(rows, "setting", sort=True)):
-            name = method_label(*method) + ("" if method[0] == "original" else f", β = {beta:g}")
-            lines[name] = ({**nth_look(hue, place).line, "markersize": 5, "linewidth": 1.4}, at_beta)
+        for place, (setting, at_setting) in enumerate(groups(rows, "setting", sort=True)):
+            at = {"original": "", "eviction": f", {setting:g} of the cache"}.get(method[0], f", β = {setting:g}")
+            look = {**nth_look(hue, place).line, "markersize": 5, "linewidth": 1.4}
+            lines[method_label(*method) + at] = (look, at_setting)
     return lines
 
 

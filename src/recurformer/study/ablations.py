@@ -200,6 +200,8 @@ class HashHopSizes(Block):
     """Answers generated together: changes speed and memory, not the result."""
     mixers: list[Mixer] = ["mamba"]
     """Trained mixers that are measured and compared with the original."""
+    evictions: list[Eviction] = []
+    """Eviction methods that are measured beside them."""
 
 
 class Ablations(Block):
