@@ -844,6 +844,25 @@ def test_what_is_said_of_recall_is_recorded():
     assert len(falls) == 18 and f"fallen by at most {max(falls):.3f} nats in their last quarter" in RECOVERY
 
 
+def test_what_is_said_of_eviction_and_hops_is_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/hashhop-hops/measurements/hashhop_sizes.parquet")
+    rows = rows[rows["variant"] == "official"].assign(h_gq=lambda of: of["correct"] / of["hops"])
+    assert set(rows.groupby(["model", "family"])["seed"].nunique()) == {3}
+    by = ["family", "setting", "hops", "size", "model"]
+    h_gq = rows.groupby(by)["h_gq"].mean().map("{:.2f}".format)
+
+    def both(*place):
+        return " and ".join(h_gq[place][["hashhop-llama", "hashhop-qwen2"]])
+
+    assert set(h_gq["original", 1.0, 2, 2]) | set(h_gq["original", 1.0, 8, 2]) == {"0.99", "1.00"}
+    for kept, name in ((0.75, "three quarters of the cache"), (0.5, "half"), (0.25, "a quarter")):
+        few, many = (both("eviction", kept, hops, 2) for hops in (2, 8))
+        assert f"from {few} to {many} with {name}" in FINDINGS
+    one, two = (h_gq["eviction", 0.75, 8, chains] for chains in (1, 2))
+    stated = [f"{two[model]} instead of {one[model]}" for model in ("hashhop-llama", "hashhop-qwen2")]
+    assert " and ".join(stated) in FINDINGS
+
+
 def test_where_the_text_of_the_small_models_begins_again_is_recorded():
     """Each logged loss is the mean of ten steps of 2,048 tokens: the original's falls most at the first steps that read
     the text again.
