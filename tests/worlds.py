@@ -240,11 +240,11 @@ def compared_hashhop(subjects=SUBJECTS) -> Rows:
 
 
 def hashhop_sizes() -> Rows:
-    """The original has not learned the longest prompts; of many hops an evicting cache loses half."""
+    """The original has not learned the longest prompts; of longer ones an evicting cache loses half."""
     sizes = ((16, 1536), (16, 6144), (16, 9216), (4, 6144))
     evicted = [("eviction", "pyramidinfer_paper", budget, "", False, 0, budget, 0.5) for budget in (0.25, 0.75)]
     for model, (*about, fraction), (hops, size), sample in product(BACKBONE_LABELS, KEPT + evicted, sizes, range(32)):
-        right = 8 if size > 6144 and about[0] == "original" else int(hops * fraction) if hops > 4 else hops
+        right = 8 if size > 6144 and about[0] == "original" else int(hops * fraction) if size > 1536 else hops
         yield model, *about, "official", sample, right, hops, size, "text", (hops, size) == (16, 6144)
 
 

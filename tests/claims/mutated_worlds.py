@@ -92,7 +92,7 @@ MUTATIONS = {
     "hops lost at one size": with_column(
         "hashhop_sizes", "correct", lambda f: f["correct"].mask(recurformer_rows(f) & (f["size"] == 1536), 0)),
     "an evicting cache loses the short texts only": with_column(
-        "hashhop_sizes", "correct", lambda f: f["correct"].mask(f["family"] == "eviction", 16 * (f["hops"] > 4))),
+        "hashhop_sizes", "correct", lambda f: f["correct"].mask(f["family"] == "eviction", 16 * (f["size"] > 1536))),
     "needles lost": with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
     "later questions are answered": with_column("turns", "correct", lambda f: f["queries"]),
     "answers to lm-eval's tasks lost": with_column(

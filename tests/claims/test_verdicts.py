@@ -131,6 +131,7 @@ def one_bad_seed_of_three(f):
     return pd.concat(seeds, ignore_index=True)
 
 
+OVER_LENGTH = "text/eviction-over-length"
 WITHOUT_POWER = [
     ("table4/llama2-7b/0.90/l_m", "memory", "at_least", True, "at least 91,800: nothing longer was tried"),
     ("text/longer-inputs", "memory", "at_least", True, "at least that long only"),
@@ -199,14 +200,13 @@ CASES = [
         & ((f["depth"] < 0.9) | (f["document"] > 0)) & (f["model"] == "qwen2-7b")), CONTRADICTED, ""),
     ("text/prefix-caching", "turns", lambda f: f.assign(
         correct=f["correct"].where((f["document"] > 2) | (f["family"] == "original"), 1)), UNDECIDED, OPEN),
-    ("text/eviction-over-length", "hashhop_sizes", put("correct", 16, lambda f: (f["family"] == "eviction")
-        & (f["setting"] == 0.75) & (f["hops"] == 16)), UNDECIDED, OPEN),
-    ("text/eviction-over-length", "hashhop_sizes", put("correct", 0, lambda f: (f["family"] == "eviction")
-        & (f["model"] == "qwen2-7b") & (f["hops"] == 4)), CONTRADICTED, "falls by at least -0.50"),
-    ("text/eviction-over-length", "hashhop_sizes", put("correct", 8, lambda f: f["hops"] == 16), UNDECIDED,
-        "has not learned two numbers of hops"),
-    ("text/eviction-over-length", "hashhop_sizes", lambda f: f[f["family"] != "eviction"], NOT_RUN,
-        "at several numbers of hops"),
+    (OVER_LENGTH, "hashhop_sizes", put("correct", 16, lambda f: (f["family"] == "eviction") & (f["hops"] == 16)
+        & (f["setting"] == 0.75)), UNDECIDED, OPEN),
+    (OVER_LENGTH, "hashhop_sizes", put("correct", 0, lambda f: (f["family"] == "eviction") & (f["size"] == 1536)
+        & (f["model"] == "qwen2-7b")), CONTRADICTED, "at most +0.500"),
+    (OVER_LENGTH, "hashhop_sizes", put("correct", 8, lambda f: f["size"] == 1536), UNDECIDED, "two prompts are needed"),
+    (OVER_LENGTH, "hashhop_sizes", put("as_trained", False), UNDECIDED, "two prompts are needed"),
+    (OVER_LENGTH, "hashhop_sizes", lambda f: f[f["family"] != "eviction"], NOT_RUN, "with two lengths of the prompt"),
     ("text/prefix-caching", "turns", lambda f: f[f["document"] == 0], UNDECIDED, "two documents at least"),
     ("text/prefix-caching", "turns", lambda f: f[f["family"] != "original"], UNDECIDED, "two documents at least"),
     ("text/prefix-caching", "turns", put("correct", 0), UNDECIDED, "answers 0.00 of the questions"),
@@ -240,8 +240,10 @@ CASES = [
     ("reviewer/chosen", "continuation", lambda f: f.drop(columns="divergence"), NOT_RUN, "at equal bytes"),
     ("reviewer/chosen", "continuation", put("divergence", 50.0,
         lambda f: (f["method"] == "window") & ~f["trained"] & (f["window"] == 0)), UNDECIDED, OPEN),
-    ("text/input-gate", "influence", put("norm", 0.01, lambda f: (f["key"] == 0) & (f["mixer"] == "mamba")),
-        CONTRADICTED, "0.01 after it"),
+    ("text/input-gate", "influence", put("norm", 0.01, lambda f: (f["key"] == 1) & (f["mixer"] == "mamba")), UNDECIDED,
+        "change as much"),
+    ("text/input-gate", "influence", put("norm", 0.5, lambda f: (f["key"] == 4) & (f["mixer"] == "mamba")), REPRODUCED,
+        ""),
     ("text/input-gate", "influence", put("norm", 1.0), UNDECIDED, "nothing to lift"),
     # recall without attention heads, where the original recalls
     (RECALL, "positions", put("recalled_likelihood", 0.0), CONTRADICTED, "1.0"),

@@ -122,7 +122,7 @@ def test_rows_of_influence(models, input_ids):
 
 
 @torch.no_grad()
-def test_norms_behind_the_input_gate_are_those_of_what_the_state_would_take_in_of_each_token_alone(strong, input_ids):
+def test_norms_behind_the_input_gate_are_those_of_the_values_before_the_convolution_times_step_and_b(strong, input_ids):
     found, layers = gate_norms(strong, input_ids), []
     for layer, heads in enumerate(REPLACED):
         arguments, seen = block_arguments(strong, input_ids, layer), {}

@@ -150,7 +150,7 @@ def test_a_text_that_begins_again_is_marked(measurements, text, marks):
     for name, kinds in (("recovery", [rows]), ("comes_back", [rows, measurements["positions"]])):
         figure = FIGURES[name](*kinds)
         upright = [line.get_xdata()[0] for line in figure.axes[0].lines if list(line.get_ydata()) == [0, 1]]
-        assert upright == marks and ("begins again" in figure.get_supxlabel()) == bool(marks)
+        assert upright == marks and ("text again" in figure.get_supxlabel()) == bool(marks)
         assert_nothing_cut_off(figure)
 
 

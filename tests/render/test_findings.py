@@ -844,23 +844,20 @@ def test_what_is_said_of_recall_is_recorded():
     assert len(falls) == 18 and f"fallen by at most {max(falls):.3f} nats in their last quarter" in RECOVERY
 
 
-def test_what_is_said_of_eviction_and_hops_is_recorded():
-    rows = pd.read_parquet(ROOT / "recorded/hashhop-hops/measurements/hashhop_sizes.parquet")
-    rows = rows[rows["variant"] == "official"].assign(h_gq=lambda of: of["correct"] / of["hops"])
+def test_what_is_said_of_eviction_and_longer_prompts_is_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/hashhop-lengths/measurements/hashhop_sizes.parquet")
+    rows = rows[(rows["variant"] == "official") & (rows["hops"] == 8)].assign(h_gq=lambda of: of["correct"] / 8)
     assert set(rows.groupby(["model", "family"])["seed"].nunique()) == {3}
-    by = ["family", "setting", "hops", "size", "model"]
-    h_gq = rows.groupby(by)["h_gq"].mean().map("{:.2f}".format)
-
-    def both(*place):
-        return " and ".join(h_gq[place][["hashhop-llama", "hashhop-qwen2"]])
-
-    assert set(h_gq["original", 1.0, 2, 2]) | set(h_gq["original", 1.0, 8, 2]) == {"0.99", "1.00"}
-    for kept, name in ((0.75, "three quarters of the cache"), (0.5, "half"), (0.25, "a quarter")):
-        few, many = (both("eviction", kept, hops, 2) for hops in (2, 8))
-        assert f"from {few} to {many} with {name}" in FINDINGS
-    one, two = (h_gq["eviction", 0.75, 8, chains] for chains in (1, 2))
-    stated = [f"{two[model]} instead of {one[model]}" for model in ("hashhop-llama", "hashhop-qwen2")]
-    assert " and ".join(stated) in FINDINGS
+    of_size = rows.groupby(["family", "setting", "model", "size"])["h_gq"].mean().unstack("size")[[1, 2]]
+    assert of_size.loc["original"].round(2).eq(1).all(axis=None)
+    rises = ["from {:.2f} to {:.2f}".format(*both) for both in of_size.loc["eviction", 0.75].to_numpy()]
+    held = rows[rows["family"] == "eviction"].groupby("setting")["ratio"].agg(["min", "max"])
+    assert f"rises {' and '.join(rises)} with 0.75 of the cache" in FINDINGS and held.loc[0.75].round(2).min() == 0.75
+    less = of_size.loc["eviction"].loc[[0.25, 0.5]]
+    few = f"with {held['min'].min():.2f} to {held.loc[0.5, 'max']:.2f} of it ({less.min(axis=None):.2f} to"
+    assert f"{few} {less.max(axis=None):.2f})" in FINDINGS
+    lengths = [1 + 3 * 8 * chains + 2 for chains in (1, 2)]  # three tokens a pair, and the query
+    assert "of one chain has {} tokens, of two {}".format(*lengths) in FINDINGS
 
 
 def test_where_the_text_of_the_small_models_begins_again_is_recorded():

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from recurformer.claims.claim import Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
-from recurformer.paper import BACKBONE_LABELS, LOCAL_FRACTION, label
+from recurformer.paper import BACKBONE_LABELS, D_CONV, LOCAL_FRACTION, label
 from recurformer.results.cells import contribution_values
 from recurformer.results.frames import groups
 from recurformer.results.scores import ra_i
@@ -133,14 +134,19 @@ def input_gate(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
     """Norm of the first token's value over the others' mean, before and after the input gate of a trained model.
 
     Raises:
-        Undecided: it is not shorter before the gate.
+        Undecided: it is not shorter before the gate; or it comes nearer, but the next tokens, at which the convolution
+            before the gate is not filled either, change as much.
     """
     norms = {mixer: of_mixer.set_index("key")["norm"].sort_index() for mixer, of_mixer in groups(rows, "mixer")}
     before, after = (norms[mixer] / norms[mixer].drop(0).mean() for mixer in ("attention", "mamba"))
     text = f"{before[0]:.2f} of the others' before the gate, {after[0]:.2f} after it in {model}"
     if before[0] >= 1:
         raise Undecided(f"{text}: there is nothing to lift")
-    return abs(math.log(after[0])) < abs(math.log(before[0])), text
+    nearer = abs(math.log(after[0])) < abs(math.log(before[0]))
+    changes = (after / before).loc[: D_CONV - 2].map(np.log).abs()
+    if nearer and changes.loc[1:].max() >= changes[0]:
+        raise Undecided(f"{text}, but the next tokens, where the convolution is not filled either, change as much")
+    return nearer, text
 
 
 @of_each_model("contribution")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, Finding, at_most, drop, mean_difference
+from recurformer.claims.claim import ALLOWED_DROP, Finding, at_most, mean_difference
 from recurformer.claims.comparisons import (
     RECURFORMER,
     Comparison,
@@ -144,41 +144,50 @@ def sizes(evidence: Evidence) -> Finding:
 
 
 def over_length(evidence: Evidence) -> Finding:
-    """By how much more h_gq an eviction method loses than the original from the fewest to the most hops, so in longer
-    texts and answers, in as many chains as were trained; of the hops that the original has learned.
+    """Change of h_gq with every eviction method, above the original's, from the shortest to the longest prompt that the
+    original has learned, at the hops of the training.
     """
     rows = evidence.rows(HASHHOP_SIZES.kind)
-    rises: dict[str, Estimate] = {}
-    used: list[pd.DataFrame] = []
+    changes: dict[str, Estimate] = {}
+    used: list[int] = []
+    samples: list[int] = []
     reasons: list[Missing] = []
     for model, of_model in by_model(rows):
-        trained = of_model.loc[of_model["as_trained"].astype(bool), "size"]
-        by_hops = groups(of_model[of_model["size"].isin(trained)], "hops", sort=True)
-        points = {hops: (scores(of_hops, HASHHOP_SIZES), of_hops) for hops, of_hops in by_hops}
-        learned = {hops: both for hops, both in points.items() if not why_not_run(both[0], HASHHOP_SIZES)}
-        if len(learned) < 2:
-            reasons.append(Undecided(f"{label(model)} has not learned two numbers of hops"))
+        if (of_model["family"] != "eviction").all():
             continue
-        (few, short), (many, long) = (min(learned.items()), max(learned.items()))
-        first, last = (of(points, "eviction").set_index(["method", "setting"]) for points, _ in (short, long))
-        before, after = (original(points, trained=True).iloc[0] for points, _ in (short, long))
-        for key in first.index.intersection(last.index):
-            ends = [Estimate(*one[["mean", "low", "high"]]) for one in (first.loc[key], last.loc[key], before, after)]
-            evicted, full = drop(ends[1], ends[0]), drop(ends[3], ends[2])
-            name = f"{label(model)}, {method_label('eviction', key[0])} at {key[1]:g} of the cache"
-            rises[f"{name}: {ends[0].mean:.2f} with {few} hops, {ends[1].mean:.2f} with {many}"] = drop(evicted, full)
-            used += [short[1], long[1]]
-    if not rises:
-        raise because(reasons or [Missing("no eviction method was measured on HashHop at several numbers of hops")])
-    holds, still_open = at_most(0.0, rises.values())
-    name, one = max(rises.items(), key=lambda item: item[1].mean)
-    ours = (
-        f"h_gq falls by at least {-one.mean:.2f} [{-one.high:.2f}, {-one.low:.2f}] more than the original's ({name}; "
-        f"{len(rises)} comparisons)"
+        hops = of_model.loc[of_model["as_trained"].astype(bool), "hops"]
+        of_sizes = groups(of_model[of_model["hops"].isin(hops)], ["size", "form"], sort=True)
+        every = [(f"{size:,} {SIZE_UNITS[form]}", scores(of_size, HASHHOP_SIZES)) for (size, form), of_size in of_sizes]
+        learned = [(size, points) for size, points in every if not why_not_run(points, HASHHOP_SIZES)]
+        if len(learned) < 2:
+            reasons.append(Undecided(f"two prompts are needed that {label(model)} has learned, of as many hops"))
+            continue
+        (least, short), (most, long) = learned[0], learned[-1]
+        for _, before in of(short, "eviction").iterrows():
+            later = of(long, "eviction", before["method"])
+            later = later[later["setting"] == before["setting"]]
+            originals = [original(points, trained=True).head(1) for points in (short, long)]
+            others = [row for frame in (later, *originals) for _, row in frame.iterrows()]
+            if len(others) < 3:
+                continue
+            after, first, last = others
+            change = (after["mean"] - before["mean"]) - (last["mean"] - first["mean"])
+            half = math.hypot(*((row["high"] - row["low"]) / 2 for row in (before, *others)))
+            name = (
+                f"{label(model)}, {method_label('eviction', before['method'])} with {before['ratio']:.2f} of the cache"
+            )
+            changes[f"{name}, {most} instead of {least}"] = Estimate(change, change - half, change + half)
+            used += [row for one in (before, *others) for row in one["rows"]]
+            samples.append(int(before["samples"]))
+    if not changes:
+        raise because(reasons or [Missing("no eviction method was measured with two lengths of the prompt")])
+    name, worst = max(changes.items(), key=lambda item: item[1].mean)
+    holds, still_open = at_most(0.0, changes.values())
+    text = (
+        f"h_gq changes by at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] more than the original's "
+        f"({name}; {len(changes)} comparisons)"
     )
-    looked_at = pd.concat(used)
-    samples = int(looked_at["sample"].nunique())
-    return Finding(holds, ours, {HASHHOP_SIZES.kind: looked_at.index.unique()}, samples, still_open)
+    return Finding(holds, text, {HASHHOP_SIZES.kind: used}, max(samples), still_open)
 
 
 def combines(evidence: Evidence) -> Finding:

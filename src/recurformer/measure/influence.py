@@ -21,7 +21,8 @@ The rest of the block is left out. Its output gate is one factor for all tokens 
 the features of one token. All channels count alike.
 
 `gate_norms` measures the paper's input gate, v' = B v (section 3.1): here delta[s] B[s] r[s] stands for v'. It leaves
-out SiLU and the convolution, which makes the first token short by itself: no tokens stand before it.
+SiLU and the convolution out of the value, which the latter makes short at the first token: no tokens stand before it.
+They still act on delta and B.
 """
 
 from typing import Any
@@ -128,8 +129,9 @@ def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
     """Norm of each token's value before and after the input gates of a converted model, over the mean of all tokens.
 
     Returns:
-        "attention": of the value vectors of a layer's replaced heads, "mamba": of the term that the state would take in
-        without the convolution; each (L,), the mean over samples, then over the layers with a Mamba block, float64.
+        "attention": of the value vectors of a layer's replaced heads, "mamba": of the term that the state would take
+        in with a value before the convolution; each (L,), the mean over samples, then over the layers with a Mamba
+        block, float64.
     """
     norms: dict[str, list[Tensor]] = {"attention": [], "mamba": []}
     for layer in (layer for layer, heads in enumerate(model.config.recurrent_heads) if heads):

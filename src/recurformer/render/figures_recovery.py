@@ -32,7 +32,7 @@ CACHE = f"bytes_{LENGTHS[0]}"
 RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity, over the original's"}
 """What is drawn of a recovery -> its axis."""
 REPEAT: dict[str, Any] = {"color": "0.5", "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 0}
-REPEATED = "Dotted: there the training text begins again. "
+REPEATED = "Dotted: there plain training begins its text again. "
 ON_THE_SAME = "Perplexity over that of the original before any training, on the same windows."
 
 
@@ -59,12 +59,12 @@ def _means(points: pd.DataFrame, by: str | list[str], quantity: str) -> tuple[pd
     return mean, [mean - low, high - mean]
 
 
-def _repeat(rows: pd.DataFrame) -> float:
-    """The tokens after which the training text of these rows begins again; infinity where it does not, or where no
-    training told the length of its text.
+def _repeat(rows: pd.DataFrame, drawn: pd.DataFrame) -> float:
+    """The tokens after which the training text of a model begins again; infinity where what is drawn does not read so
+    far, or where no training told the length of its text.
     """
     tokens = rows["text_tokens"].max() if "text_tokens" in rows else math.nan
-    return tokens if tokens < rows["tokens"].max() else math.inf
+    return tokens if tokens < drawn["tokens"].max() else math.inf
 
 
 def _axis_of_tokens(axes: Axes, curves: pd.DataFrame, repeat: float) -> float:
@@ -155,7 +155,7 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     curves = points[points["beta"].isin([0.0, beta])]
     window = _best_window(every, curves)
     curves = pd.concat([curves, window])
-    repeat = _repeat(recovery[recovery["model"] == model])
+    repeat = _repeat(recovery[recovery["model"] == model], curves)
     several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
     lines = 1 + several
     figure = Figure(figsize=(WIDTH, 1.2 + 2.5 * lines), label="Recovery")
@@ -283,7 +283,7 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
     marked = ""
     for row, (model, rows) in zip(panels, models, strict=True):
         mine = curves[curves["model"] == model]
-        repeat = _repeat(recovery[recovery["model"] == model])
+        repeat = _repeat(recovery[recovery["model"] == model], mine)
         start = _axis_of_tokens(row[0], mine, repeat)
         marked = REPEATED if math.isfinite(repeat) else marked
         for place, beta in enumerate(sorted(rows["beta"].unique())):

@@ -63,7 +63,8 @@ negative_log_likelihood: nats, summed over the tokens (in `recovery` nats per to
 correct: right ones of the hops or queries; depth: fraction of the text before a needle; rr: recency ratio, whose
 threshold is α; agreed: tokens before the first that differs from the original's; ra_i: samples above it; score: the
 highest is replaced first; weight: sums to 1 over the keys; size: chains or characters, by the task's form. stage:
-"before", "converted" or "trained"; interval: of the "mean", or the "spread".
+"before", "converted" or "trained"; interval: of the "mean", or the "spread". Newer rows of `recovery` have text_tokens
+too: the length of the text that is learnt.
 """
 COLUMNS = {kind: tuple(columns.replace("#", "").replace("?", "").split()) for kind, columns in KINDS.items()}
 NUMBERS = {kind: [name[:-1] for name in columns.split() if name.endswith("#")] for kind, columns in KINDS.items()}
