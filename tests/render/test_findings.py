@@ -151,6 +151,11 @@ def test_what_is_said_of_the_recovery_is_recorded():
     assert f"After 98,304 tokens each it is {ends[0]:.3f} against {ends[1]:.3f} (three seeds;" in FINDINGS
     fall = at.loc["bytes_mamba", 0.5].groupby("tokens").apart.mean().iloc[-2:].diff().iloc[-1]
     assert f"still fell by {-fall:.2f} between its last two points" in RECOVERY
+    gated = at.loc["bytes_gated_fast", 0.5].apart
+    course = (
+        f"falls from {gated[0].iloc[0]:.2f} to {gated[short].iloc[0]:.2f}, by {gated.iloc[-2] - gated.iloc[-1]:.2f}"
+    )
+    assert f"{course} between its last two points" in RECOVERY
     plus, plain = at.loc["plus_98k", 1.0].apart, at.loc["paper_98k", 0.75].perplexity
     steps = [f"{plus.loc[tokens].iloc[0]:.3f}" for tokens in (32768, 49152, short)]
     assert "leaves {} nats a token, 49,152 tokens {}, and the end {} (one".format(*steps) in RECOVERY
