@@ -1,6 +1,7 @@
 """How quality recovers by tokens seen, and at equal bytes."""
 
 import math
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -207,23 +208,26 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
         look, name = looks[rows["mixer"].iloc[0]], arm_label(arm, rows["mixer"].iloc[0])
         names.append(f"{name}\n{state_bytes(rows).iloc[0] / 1024:,.0f} KiB")
         for quantity in RECOVERED:
+            far = []
             for part, fill in ((rows[rows["tokens"] == 0], "white"), (last_points(rows), look.colour)):
                 mean, bars = _means(part, "arm", quantity)
                 if quantity == "perplexity" and mean[arm] > FAR:
-                    panels[quantity].annotate(
-                        f"{mean[arm]:,.0f}", (1, place), (-16, 0), ("axes fraction", "data"),
-                        "offset points", ha="right", va="center", fontsize=7.5, arrowprops={"arrowstyle": "->"},
-                    )  # fmt: skip
+                    far.append(f"{mean[arm]:,.0f}")
                 else:
                     panels[quantity].errorbar(mean, [place], xerr=bars, color=look.colour, marker=look.marker,
                         markerfacecolor=fill, linestyle="none", elinewidth=1, capsize=2)  # fmt: skip
+            if far:
+                panels[quantity].annotate(
+                    " to ".join(far), (1, place), (-16, 0), ("axes fraction", "data"),
+                    "offset points", ha="right", va="center", fontsize=7.5, arrowprops={"arrowstyle": "->"},
+                )  # fmt: skip
     for quantity, name in RECOVERED.items():
         panels[quantity].set_yticks(range(len(names)), names if quantity == "divergence" else [""] * len(names))
         panels[quantity].set_ylim(len(names) - 0.5, -0.5)
-        panels[quantity].set_xlabel(name)
+        panels[quantity].set_xlabel("\n".join(textwrap.wrap(name, 22)))
     panels["divergence"].set_xscale("log")
     low, high = panels["perplexity"].get_xlim()
-    panels["perplexity"].set_xlim(low, high + (high - low) / 4)  # for the arrows
+    panels["perplexity"].set_xlim(low, high + (high - low) / 2)  # for the arrows
     panels["perplexity"].axvline(1, color="0.3", linewidth=0.8)
     axes = panels["layers"]
     of_model = errors[errors["model"] == model]
@@ -238,13 +242,14 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     axes.set_ylim(0, 1)
     axes.set_xlabel("layer")
     axes.set_ylabel("fraction missed")
-    axes.legend(ncols=3, loc="upper left")
+    axes.legend(ncols=2, loc="upper left")
     add_note(
         figure,
         f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads; bytes that do not grow with the text, float32. "
-        f"Filled: after {ends['tokens'].max():,} tokens. Hollow, or a number at an arrow: before training. Bars: 95 % "
-        f"interval over {ends['windows'].min()} windows; of several seeds the mean. {ON_THE_SAME} Below: fraction of "
-        "the replaced heads' squared output, in the residual stream, that the closed form cannot predict.",
+        f"Filled: after {ends['tokens'].max():,} tokens. Hollow: before training. At an arrow: what is further off, "
+        f"before training first. Bars: 95 % interval over {ends['windows'].min()} windows; of several seeds the mean. "
+        f"{ON_THE_SAME} Below: fraction of the replaced heads' squared output, in the residual stream, that the closed form "
+        "cannot predict.",
     )
     return figure
 
