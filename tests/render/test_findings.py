@@ -156,6 +156,11 @@ def test_what_is_said_of_the_recovery_is_recorded():
         f"falls from {gated[0].iloc[0]:.2f} to {gated[short].iloc[0]:.2f}, by {gated.iloc[-2] - gated.iloc[-1]:.2f}"
     )
     assert f"{course} between its last two points" in RECOVERY
+    fewer, usual = (at.loc[f"bytes_{name}", 0.5].apart for name in ("mamba_states", "mamba"))
+    ends = [usual[short].min(), usual[short].max()]
+    stated = "at divergence {:.3f}, further off than each of the three trainings of `bytes_mamba` ({:.3f} to {:.3f})"
+    assert stated.format(fewer[short].iloc[0], *ends) in RECOVERY and fewer[short].iloc[0] > ends[1]
+    assert f"still learns: {fewer.iloc[-2]:.3f} at {fewer.index[-2][0]:,} tokens" in RECOVERY
     plus, plain = at.loc["plus_98k", 1.0].apart, at.loc["paper_98k", 0.75].perplexity
     steps = [f"{plus.loc[tokens].iloc[0]:.3f}" for tokens in (32768, 49152, short)]
     assert "leaves {} nats a token, 49,152 tokens {}, and the end {} (one".format(*steps) in RECOVERY
@@ -183,6 +188,22 @@ def test_trainings_of_changed_trees_are_named():
     named |= {(f"{arm}_98k", beta) for arm in ("paper", "plus") for beta in (0.75, 1.0)}
     assert {(run["settings"]["arm"], run["settings"]["beta"]) for run in changed} == named
     assert {run["seed"] for run in changed if run["settings"]["arm"] in {"bytes_mamba", "bytes_window"}} == {1, 2}
+
+
+def test_what_is_said_of_the_input_gate_is_recorded():
+    """The norms of the first three values over those of the later ones, before the gate and after it."""
+    ratios = {}
+    for name in ("recovery", "recall-again"):
+        rows = pd.read_parquet(ROOT / f"recorded/{name}/measurements/influence.parquet")
+        norms = rows.pivot(index="key", columns="mixer", values="norm").sort_index()
+        assert set(rows["samples"]) == {64} and len(norms) == 32
+        ratios[name] = (norms / norms.drop(0).mean()).map("{:.2f}".format)
+    of = ratios["recovery"]
+    first, second, third = of.to_numpy()[:3]
+    assert "is {} of that of the others before the gate, and {} after it".format(*first) in FINDINGS
+    hardly = f"({second[0]} and {third[0]}, then {second[1]} and {third[1]})"
+    assert f"the next two tokens hardly change {hardly}" in FINDINGS
+    assert "before the gate ({}), and {} after it".format(*ratios["recall-again"].iloc[0]) in FINDINGS
 
 
 def test_what_is_said_of_recent_tokens_is_recorded():

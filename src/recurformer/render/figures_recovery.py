@@ -248,8 +248,8 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
         f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads; bytes that do not grow with the text, float32. "
         f"Filled: after {ends['tokens'].max():,} tokens. Hollow: before training. At an arrow: what is further off, "
         f"before training first. Bars: 95 % interval over {ends['windows'].min()} windows; of several seeds the mean. "
-        f"{ON_THE_SAME} Below: fraction of the replaced heads' squared output, in the residual stream, that the closed form "
-        "cannot predict.",
+        f"{ON_THE_SAME} Below: fraction of the replaced heads' squared output, in the residual stream, that the closed "
+        "form cannot predict.",
     )
     return figure
 
