@@ -157,12 +157,12 @@ def over_length(evidence: Evidence) -> Finding:
             continue
         hops = of_model.loc[of_model["as_trained"].astype(bool), "hops"]
         of_sizes = groups(of_model[of_model["hops"].isin(hops)], ["size", "form"], sort=True)
-        every = [(f"{size:,} {SIZE_UNITS[form]}", scores(of_size, HASHHOP_SIZES)) for (size, form), of_size in of_sizes]
-        learned = [(size, points) for size, points in every if not why_not_run(points, HASHHOP_SIZES)]
+        every = [(size, SIZE_UNITS[form], scores(of_size, HASHHOP_SIZES)) for (size, form), of_size in of_sizes]
+        learned = [one for one in every if not why_not_run(one[-1], HASHHOP_SIZES)]
         if len(learned) < 2:
             reasons.append(Undecided(f"two prompts are needed that {label(model)} has learned, of as many hops"))
             continue
-        (least, short), (most, long) = learned[0], learned[-1]
+        (least, _, short), (most, unit, long) = learned[0], learned[-1]
         for _, before in of(short, "eviction").iterrows():
             later = of(long, "eviction", before["method"])
             later = later[later["setting"] == before["setting"]]
@@ -176,7 +176,7 @@ def over_length(evidence: Evidence) -> Finding:
             name = (
                 f"{label(model)}, {method_label('eviction', before['method'])} with {before['ratio']:.2f} of the cache"
             )
-            changes[f"{name}, {most} instead of {least}"] = Estimate(change, change - half, change + half)
+            changes[f"{name}, {least:,} to {most:,} {unit}"] = Estimate(change, change - half, change + half)
             used += [row for one in (before, *others) for row in one["rows"]]
             samples.append(int(before["samples"]))
     if not changes:
