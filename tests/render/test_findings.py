@@ -14,7 +14,7 @@ from scipy.stats import t
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS, mean_difference
 from recurformer.claims.ledger import all_claims
 from recurformer.data.interval import mean_interval
-from recurformer.data.sizes import PUBLISHED
+from recurformer.data.sizes import PUBLISHED, HashHopTokenSizes
 from recurformer.files import read_yaml
 from recurformer.heads.select import replaced_count
 from recurformer.paper import CACHE_LENGTHS, CELLS, NUMBERS
@@ -151,6 +151,8 @@ def test_what_is_said_of_the_recovery_is_recorded():
     assert f"After 98,304 tokens each it is {ends[0]:.3f} against {ends[1]:.3f} (three seeds;" in FINDINGS
     fall = at.loc["bytes_mamba", 0.5].groupby("tokens").apart.mean().iloc[-2:].diff().iloc[-1]
     assert f"still fell by {-fall:.2f} between its last two points" in RECOVERY
+    (tokens,) = rows["text_tokens"].dropna().unique()
+    assert f"windows, {tokens:,.0f} tokens: after these the text repeats" in RECOVERY
     gated = at.loc["bytes_gated_fast", 0.5].apart
     course = (
         f"falls from {gated[0].iloc[0]:.2f} to {gated[short].iloc[0]:.2f}, by {gated.iloc[-2] - gated.iloc[-1]:.2f}"
@@ -173,6 +175,12 @@ def test_what_is_said_of_the_recovery_is_recorded():
     assert set(keys.loc[["plus", "calibrated"], "queries"]) == {10}
     found_by = keys.loc[["plus", "calibrated"], "correct"]
     assert "find {} of 10 passkeys instead of {}: too few".format(*found_by) in FINDINGS
+
+
+def test_what_the_documents_name_is_recorded():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"recorded/([a-z][a-z0-9-]*)", page.read_text())}
+    assert named <= {path.name.partition(".")[0] for path in (ROOT / "recorded").iterdir()} and len(named) > 10
 
 
 def test_trainings_of_changed_trees_are_named():
@@ -882,7 +890,7 @@ def test_what_is_said_of_eviction_and_longer_prompts_is_recorded():
     less = of_size.loc["eviction"].loc[[0.25, 0.5]]
     few = f"with {held['min'].min():.2f} to {held.loc[0.5, 'max']:.2f} of it ({less.min(axis=None):.2f} to"
     assert f"{few} {less.max(axis=None):.2f})" in FINDINGS
-    lengths = [1 + 3 * 8 * chains + 2 for chains in (1, 2)]  # three tokens a pair, and the query
+    lengths = [HashHopTokenSizes(128, chains, 8, 8 * chains, "official").prompt_length for chains in (1, 2)]
     assert "of one chain has {} tokens, of two {}".format(*lengths) in FINDINGS
 
 

@@ -90,9 +90,9 @@ MEASUREMENTS = {
     "contribution": collect(PROFILED, file="contribution.csv"),
     "attention_map": collect(PROFILED, file="attention_map.parquet"),
     "influence": [
-        file_of("language", backbone, subject, "influence.parquet")
-        for backbone in LANGUAGE
-        for subject in nearest_to_common(papers_on_text(backbone))
+        file_of("language", name, papers(beta, config["seed"]), "influence.parquet")
+        for name, block in LANGUAGE.items()
+        for beta in nearest_to_common(block["betas"])
     ],
     "mqar": collect(
         "<results>/mqar/{training}/seed-{seed}/mqar.csv",

@@ -47,10 +47,9 @@ def papers_on_text(backbone):
     return [papers(beta, config["seed"]) for beta in LANGUAGE[backbone]["betas"]]
 
 
-def nearest_to_common(subjects):
-    """The one of which the fraction of replaced heads is nearest to that of all comparisons, if any replaces some."""
-    changed = [subject for subject in subjects if subject.beta]
-    return sorted(changed, key=lambda subject: abs(subject.beta - COMMON_BETA))[:1]
+def nearest_to_common(betas):
+    """The fraction of replaced heads that is nearest to that of all comparisons, if any are replaced."""
+    return sorted(filter(None, betas), key=lambda beta: abs(beta - COMMON_BETA))[:1]
 
 
 def matched(beta):
@@ -147,7 +146,6 @@ def compared(task, backbone):
     changed = ABLATIONS[task]
     on_text = task == "language"
     untouched, alike = ORIGINALS
-    nearest = sorted(changed["matched"], key=lambda beta: abs(beta - COMMON_BETA))[:1]
     return [
         *([untouched] if on_text else []),
         *([alike] if changed["trained"] or not on_text else []),
@@ -155,7 +153,7 @@ def compared(task, backbone):
         *(
             Subject("combined", method, beta=beta)
             for method in changed["retained"]
-            for beta in nearest
+            for beta in nearest_to_common(changed["matched"])
         ),
         *(recovered_subjects(backbone, shown=True) if on_text else []),
         *by_mixer(task),
