@@ -343,10 +343,11 @@ def head_scores() -> Rows:
 
 def mixer_prices() -> Rows:
     """A state is the better use of its bytes in all groups but every eighth."""
-    for model, layer, group, mixer in product(BACKBONE_LABELS, range(16), range(2), ("mamba", "window_state")):
+    groups = product(BACKBONE_LABELS, range(16), range(2), ("mamba", "window_state"), range(2))
+    for model, layer, group, mixer, seed in groups:
         cost = 0.001 * (1 + layer)
-        times = 0.2 if (2 * layer + group) % 8 == 0 else 3
-        yield model, 0, layer, group, mixer, 27_648, 4096, cost, 0.3, 64, 8, cost * times
+        times = (0.2 if (2 * layer + group) % 8 == 0 else 3) * 1.1 ** (2 * seed - 1)
+        yield model, seed, layer, group, mixer, 27_648, 4096, cost, 0.3, 64, 8, cost * times
 
 
 def recovery() -> Rows:

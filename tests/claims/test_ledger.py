@@ -151,6 +151,18 @@ def test_states_are_judged_where_lookups_count():
     assert decided("reviewer/states", mixer_prices=alone).verdict == NOT_RUN
 
 
+def test_what_a_state_costs_has_an_interval_over_groups_and_one_over_seeds():
+    prices = ideal()["mixer_prices"]
+    finding = decided("reviewer/states").finding
+    fraction = bounded_mean([1.0] * 28 + [0.0] * 4)
+    shown = f"cheaper in 28 of 32 groups (0.875 [{fraction.low:.3f}, {fraction.high:.3f}]), and costs 0.468 [0."
+    assert shown in finding.ours and finding.ours.endswith("(seeds: 2)") and finding.samples == 32
+    apart = prices.assign(cost=prices["cost"] * 10.0 ** prices["seed"])
+    assert "costs 1.48 [2.2e-06, 9.93e+05] times" in decided("reviewer/states", mixer_prices=apart).finding.ours
+    few = prices[prices["layer"] < 4]
+    assert decided("reviewer/states", mixer_prices=few).verdict == UNDECIDED
+
+
 def test_a_model_of_which_nothing_longer_was_tried_leaves_longer_inputs_of_all_models_open():
     memory = ideal()["memory"]
     some = memory.assign(at_least=memory["model"] == "qwen2-7b")

@@ -122,8 +122,11 @@ def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, me
         assert METHODS["mixer"][mixer] in axes.get_title() and axes.get_title().endswith("cheaper in 28 of 32")
         dearer, cheaper = (line for line in axes.lines if len(line.get_xdata()) > 2)
         assert len(dearer.get_xdata()) == 4 and max(cheaper.get_ydata()) < 1 < min(dearer.get_ydata())
-        times = of_mixer["cost"] / of_mixer["tokens_cost"]
-        assert sorted([*dearer.get_ydata(), *cheaper.get_ydata()]) == pytest.approx(sorted(times))
+        times = of_mixer.set_index(["layer", "group", "seed"]).eval("log(cost / tokens_cost)").unstack()
+        means = np.exp(times.mean(axis=1))
+        assert sorted([*dearer.get_ydata(), *cheaper.get_ydata()]) == pytest.approx(sorted(means))
+        ranges = [line.vertices[:, 1] for of in axes.collections for line in of.get_paths()]
+        assert np.sort(ranges, axis=0) == pytest.approx(np.sort(np.sort(np.exp(times)), axis=0))
     alone = FIGURES["states"](rows.assign(needle_weight=0.0))
     for figure, words in ((figures["states"], "text with lookups of"), (alone, "lookups count no more than other")):
         assert words in figure.get_supxlabel().replace("\n", " ")

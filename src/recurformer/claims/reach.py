@@ -290,21 +290,27 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
 
 
 def states(evidence: Evidence) -> Finding:
-    """Fraction of the groups of heads in which a Mamba state is priced below tokens and bits of as many bytes."""
+    """Fraction of the groups of heads in which a Mamba state is priced below tokens and bits of as many bytes, by the
+    mean over the seeds of text, lookups and drawn tokens.
+    """
     model, rows = by_model(evidence.rows("mixer_prices", mixer="mamba"))[0]
     if "needle_weight" in rows:
         rows = rows[rows["needle_weight"] != 0]  # text alone is another question
     rows = rows.dropna(subset="tokens_cost")
     if rows.empty:
         raise Missing("no price list that counts lookups has a choice of tokens and bits as small as the state")
-    times = rows["cost"] / rows["tokens_cost"]
-    cheaper, surely = times < 1, ((times < 1 / ERROR).mean(), (times > ERROR).mean())
+    times = np.log(rows.set_index(["layer", "group", "seed"]).eval("cost / tokens_cost"))
+    of_group, error = times.groupby(["layer", "group"]).mean(), math.log(ERROR)
+    cheaper, *surely = (bounded_mean(of.astype(float)) for of in (of_group < 0, of_group < -error, of_group > error))
+    mean, low, high = np.exp(mean_difference(times))
     text = (
-        f"{label(model)}, {rows['tokens'].max():,} tokens: the state is cheaper in {cheaper.sum()} of "
-        f"{len(rows)} groups, and costs {times.median():.3g} times as much in the median"
+        f"{label(model)}, {rows['tokens'].max():,} tokens: the state is cheaper in {(of_group < 0).sum()} of "
+        f"{len(of_group)} groups ({cheaper.mean:.3f} [{cheaper.low:.3f}, {cheaper.high:.3f}]), and costs {mean:.3g} "
+        f"[{low:.3g}, {high:.3g}] times as much in the geometric mean (seeds: {rows['seed'].nunique()})"
     )
-    still_open = "" if max(surely) > 0.5 else f"too many of the estimates lie within a factor of {ERROR:g}"
-    return Finding(bool(cheaper.mean() > 0.5), text, {"mixer_prices": rows.index}, still_open=still_open)
+    decided = max(one.low for one in surely) > 0.5
+    still_open = "" if decided else f"too many of the estimates lie within a factor of {ERROR:g}"
+    return Finding(cheaper.mean > 0.5, text, {"mixer_prices": rows.index}, len(of_group), still_open=still_open)
 
 
 def chosen(evidence: Evidence, nearest: float) -> Finding:

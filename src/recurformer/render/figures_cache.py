@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import matplotlib.patheffects as effects
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,7 +31,7 @@ from recurformer.results.scores import (
     scores,
     why_not_run,
 )
-from recurformer.results.words import from_to
+from recurformer.results.words import counted, from_to
 from recurformer.study.method import MIXER_PRICE
 
 CONTROLS = ("mean", "zero")
@@ -43,9 +44,11 @@ NOTE_STATES = (
     "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained. The "
     "groups of a layer share its state and its bytes (a recurrent part in float32, all else in 16 bits). Tokens and "
     "bits: the best choice on the price list that is no larger. Cost: the estimated divergence from the original on "
-    "{texts} of {lengths} tokens. Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is "
-    "drawn."
+    "{texts} of {lengths} tokens; points are geometric means over {seeds}, lines reach from the least to the most. "
+    "Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
 )
+BESIDE = 0.5
+"""Layers between the first and the last group of one layer."""
 LOW = 0.1
 """A fraction below which there is no room for text under a point."""
 
@@ -188,24 +191,26 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
         "State or tokens", len(panels), 3, lambda columns, lines: (3.3 * columns + 0.4, 1.2 + 2.6 * lines), sharey=True
     )
     for (model, mixer, points), axes in zip(panels, every, strict=True):
-        times = points["cost"] / points["tokens_cost"]
+        by_seed = points.set_index(["layer", "group", "seed"]).eval("cost / tokens_cost").unstack()
+        times = np.exp(np.log(by_seed).mean(axis=1))
+        layers, group = (times.index.get_level_values(name) for name in ("layer", "group"))
+        places = layers + BESIDE * (group - group.max() / 2) / max(group.max(), 1)
         cheaper = times < 1
-        for chosen, marker in ((~cheaper, "o"), (cheaper, "^")):
-            axes.plot(
-                points["layer"][chosen], times[chosen], marker, color=OURS if marker == "^" else "0.45", markersize=4
-            )
+        for chosen, marker, color in ((~cheaper, "o", "0.45"), (cheaper, "^", OURS)):
+            axes.vlines(places[chosen], by_seed[chosen].min(axis=1), by_seed[chosen].max(axis=1), color, linewidth=0.6)
+            axes.plot(places[chosen], times[chosen], marker, color=color, markersize=4)
         axes.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
         axes.set_yscale("log")
         axes.set_xlabel("layer")
         axes.set_title(
             f"{label(model)}\n{method_label('mixer', mixer)}\n{points['bytes'].mean() / 2**10:.0f} KiB a group, "
-            f"cheaper in {cheaper.sum()} of {len(points)}"
+            f"cheaper in {cheaper.sum()} of {len(times)}"
         )
     every[0].set_ylabel("estimated cost, over that of\ntokens and bits in no more bytes")
     lengths = ", ".join(f"{tokens:,}" for tokens in sorted(rows["tokens"].unique()))
     alone = "needle_weight" in rows and not rows["needle_weight"].any()
     texts = "text whose lookups count no more than other tokens," if alone else "text with lookups"
-    add_note(figure, NOTE_STATES.format(texts=texts, lengths=lengths))
+    add_note(figure, NOTE_STATES.format(texts=texts, lengths=lengths, seeds=counted(rows["seed"].nunique(), "seed")))
     return figure
 
 
