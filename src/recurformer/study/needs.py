@@ -15,6 +15,7 @@ SLACK = 1.2  # allocators round, and blocks of both sizes exist while one replac
 FLOAT32, MB = 4, 2**20
 GPU_LIBRARY_MB = 3000  # of the host: CUDA's own libraries
 DIVERGENCE_BYTES = 32  # for each token and word: float32 logits of two models, and what their divergence takes
+SCAN_BYTES = 256  # for each token of a prompt and channel: four tensors of 16 float32 states in a Mamba block
 LOGITS_BYTES = 12  # for each token and word: float32 logits, what the loss derives from them, and their gradient
 
 
@@ -43,14 +44,15 @@ NEEDS = {
         ["profile_text", "profile_hashhop", "ra_i_settings", "sink", "contribution", "attention_map", "hashhop_sizes"],
         READ,
     ),
-    **dict.fromkeys(["head_scores", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
-    **dict.fromkeys(["prices", "long_prices"], Need(2300, 1, 1440, gpu=True)),  # with a backward pass of a long text
-    "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
+    "ablation_lm_eval": Need(900, 1, 1440, gpu=True),
+    "head_scores": Need(900, 4, 1440, gpu=True),  # gates are trained
+    **dict.fromkeys(["prices", "long_prices"], Need(700, 1, 1440, gpu=True)),
+    "mixer_prices": Need(700, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
     **dict.fromkeys(["needle", "turns", "written", "hashhop", "baseline"], WRITE),
     # With the original's logits of all windows, where they fit into 2 GB.
     **dict.fromkeys(["continuation", "long_continuation"], Need(2800, 3, 480, gpu=True)),
-    "positions": Need(1500, 3, 480, gpu=True),  # and the logits of long windows: see `request`
+    "positions": Need(1500, 3, 480, gpu=True),  # and the logits of long windows
     **dict.fromkeys(
         ["train_text", "recover", "pretrain_text", "train_copying", "pretrain_hashhop", "train_hashhop"], TRAIN
     ),
@@ -111,6 +113,12 @@ class Sizes:
         layer = self.hidden * (2 * self.width + 2 * self.kv_width + 3 * self.inner)
         return FLOAT32 * (self.layers * layer + self.words * self.hidden * (1 if self.tied else 2))
 
+    def price_bytes(self, tokens: int) -> int:
+        """Bytes beside the weights that a backward pass keeps which computes one layer anew at a time: the states that
+        enter each layer, and for the one about as much as 64 more.
+        """
+        return tokens * FLOAT32 * self.hidden * (self.layers + 64)
+
     def training_bytes(self, tokens: int) -> int:
         """Bytes beside the weights that a training step of so many tokens keeps: what projections, norms and the
         activation read (Korthikanti et al., arXiv 2205.05198, section 4.1; fused kernels recompute attention), and the
@@ -118,6 +126,19 @@ class Sizes:
         """
         kept = self.layers * (8 * self.hidden + 2 * self.kv_width + 4 * self.inner)
         return tokens * (FLOAT32 * kept + LOGITS_BYTES * self.words)
+
+
+def _of_texts(rule: str, ablations: Mapping[str, Any], sizes: Sizes, subject: str) -> float:
+    """Bytes beside the weights that follow the length of the texts that a rule reads."""
+    if rule == "positions" and (asked := ablations["positions"]):
+        return DIVERGENCE_BYTES * sizes.words * asked["tokens"] * asked["batch_size"]
+    if rule in ("needle", "turns") and "/mamba" in subject:
+        return SCAN_BYTES * sizes.width * max(ablations[rule]["lengths"], default=0)
+    if rule in ("prices", "mixer_prices"):
+        return sizes.price_bytes(ablations["prices"]["tokens"])
+    if rule == "long_prices" and (asked := ablations["long_inputs"]):
+        return sizes.price_bytes(asked["continuation"]["prompt"] + asked["continuation"]["tokens"])
+    return 0.0
 
 
 def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:
@@ -138,8 +159,7 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
     if need.copies and backbone:
         sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
-        if known == "positions" and not on_gpu and (asked := study["ablations"]["positions"]):
-            held += DIVERGENCE_BYTES * sizes.words * asked["tokens"] * asked["batch_size"]
+        held += 0 if on_gpu else _of_texts(known, study["ablations"], sizes, names.get("subject") or "")
         if need.trains and not on_gpu:
             learnt = {"pretrain_text": "pretraining", "train_copying": "copying"}.get(known, "training")
             training = study["language"][learnt] or {"batch_size": 1}
