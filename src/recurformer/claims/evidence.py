@@ -141,6 +141,8 @@ class Evidence:
         for kind, labels in rows.items():
             if kind not in UNTRAINED and "seed" in self.frames[kind]:
                 looked_at = self.frames[kind].loc[[*dict.fromkeys(labels)]]
+                if "trained" in looked_at and (trained := looked_at["trained"].astype(bool)).any():
+                    looked_at = looked_at[trained]
                 replaced = looked_at[looked_at["beta"] > 0] if "beta" in looked_at else looked_at[:0]
                 shown = looked_at if replaced.empty else replaced
                 keys = [key for key in ("model", "beta", "learning_rate") if key in COLUMNS[kind]]

@@ -6,7 +6,7 @@ given nothing that they show.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import matplotlib as mpl
 import numpy as np
@@ -49,7 +49,6 @@ from recurformer.render.style import (
 from recurformer.results.frames import by_model, groups, ratio_of_sums, require, require_values
 from recurformer.results.learned import TRIAL, at_best_rate, best_learning_rates, why_mqar_not_run
 from recurformer.results.scores import ra_i
-from recurformer.results.words import from_to
 
 SHOWN = 5
 """Last tokens drawn one by one; the first token stands before them and an ellipsis."""
@@ -338,17 +337,20 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     for axes in shown[::columns]:
         axes.set_ylabel("accuracy (fraction of correct values)")
     legend_above(figure, shown[:1], ncols=2)
-    betas_of = {rate: [beta for beta in sorted(best) if best[beta] == rate] for rate in sorted(best.values())}
-    rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in some)}" for rate, some in betas_of.items())
     trainings = at_best_rate(test, best).groupby("beta")["seed"].nunique()
-    several = trainings.max() > 1
-    points = f"Points: mean of {from_to(trainings)} seeds, bars: lowest to highest seed." if several else "One seed."
+    points = f"Points: mean over seeds, bars: lowest to highest. Seeds: {_by_beta(trainings.to_dict())}."
     add_note(
         figure,
         "Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: "
-        f"{rates}.\n{reason or points} Where the loss still fell, a fraction may have more steps (mqar.longer).",
+        f"{_by_beta(best)}.\n{reason or points} Where it still learned, a training may have more steps (mqar.longer).",
     )
     return figure
+
+
+def _by_beta(values: Mapping[float, float]) -> str:
+    """Each value with the fractions of heads that have it."""
+    betas_of = {value: [beta for beta in sorted(values) if values[beta] == value] for value in sorted(values.values())}
+    return "; ".join(f"{value:g} for β = {', '.join(f'{beta:g}' for beta in some)}" for value, some in betas_of.items())
 
 
 LEVELS = ("high", "mid", "low")

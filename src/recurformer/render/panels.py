@@ -263,7 +263,10 @@ def notes_of(panels: list[Panel]) -> list[str]:
     if any(panel.measure.chosen is NEEDLE.chosen for panel in shown):
         tasks.append("Needles: the tasks that the original has learned.")
     if any(panel.measure is CONTINUATION for panel in shown):
-        tasks.append("Perplexity: intervals of the change, without the original's differences between windows of text.")
+        tasks.append(
+            "Perplexity: that of the original on all its windows, times the change on those of the method; intervals "
+            "of the change."
+        )
     reasons = [f"Not-run: {panel.reason}." for panel in panels if panel.reason]
     bars = ", ".join(dict.fromkeys(panel.measure.interval for panel in panels))
     return [f"Bars: {bars}.", *sizes, *tasks, training, *reasons]
