@@ -92,6 +92,14 @@ def test_one_seed_reproduces_nothing():
     assert decide(CLAIMS["text/smaller-cache"], [world(one)]).verdict == REPRODUCED  # no training stands behind it
 
 
+def test_an_original_that_nobody_trained_has_no_seed_of_a_training():
+    rows = ideal()["continuation"]
+    untouched = rows["trained"].eq(False)
+    assert untouched.any() and not untouched.all()
+    evidence = world(ideal() | {"continuation": rows.assign(seed=rows["seed"].mask(untouched, 9))})
+    assert evidence.seeds({"continuation": rows.index}) == rows["seed"][~untouched].nunique()
+
+
 def test_the_intervals_of_several_seeds_are_those_over_seeds():
     frame = ideal()["hashhop"].query("seed == 0")
     wrong = [frame["correct"].where(frame["sample"] % 3 != seed, 0) for seed in range(3)]
