@@ -31,7 +31,7 @@ from recurformer.results.scores import (
     scores,
     why_not_run,
 )
-from recurformer.results.words import counted, from_to
+from recurformer.results.words import from_to
 from recurformer.study.method import MIXER_PRICE
 
 CONTROLS = ("mean", "zero")
@@ -44,8 +44,8 @@ NOTE_STATES = (
     "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained. The "
     "groups of a layer share its state and its bytes (a recurrent part in float32, all else in 16 bits). Tokens and "
     "bits: the best choice on the price list that is no larger. Cost: the estimated divergence from the original on "
-    "{texts} of {lengths} tokens; points are geometric means over {seeds}, lines reach from the least to the most. "
-    "Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
+    "{texts} of {lengths} tokens; points are geometric means, lines reach from the least to the most "
+    "(seeds: {seeds}). Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
 )
 BESIDE = 0.5
 """Layers between the first and the last group of one layer."""
@@ -210,7 +210,8 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
     lengths = ", ".join(f"{tokens:,}" for tokens in sorted(rows["tokens"].unique()))
     alone = "needle_weight" in rows and not rows["needle_weight"].any()
     texts = "text whose lookups count no more than other tokens," if alone else "text with lookups"
-    add_note(figure, NOTE_STATES.format(texts=texts, lengths=lengths, seeds=counted(rows["seed"].nunique(), "seed")))
+    trials = rows.groupby(["model", "mixer"])["seed"].nunique()
+    add_note(figure, NOTE_STATES.format(texts=texts, lengths=lengths, seeds=from_to(trials)))
     return figure
 
 
