@@ -83,6 +83,24 @@ def test_lists_need_the_memory_of_their_longest_samples():
     assert lists == text and lists["mem_mb"] > more["mem_mb"]
 
 
+def test_long_texts_need_more_memory():
+    """Prices of long prompts by the prompts' own length, and by the other where a workflow's prefix is `long`."""
+    ablations, names = PAPER["ablations"], {"backbone": "qwen2-7b", "subject": "heads/mamba"}
+
+    def asked(rule, subject="heads/mamba", **changed):
+        study = PAPER | {"device": "cpu", "ablations": {**ablations, "prices": {"tokens": 512}, **changed}}
+        return request(rule, study, names | {"subject": subject})["mem_mb"]
+
+    long = {"continuation": {"prompt": 8064, "tokens": 128}}
+    assert asked("long_prices", long_inputs=long) == asked("prices", prices={"tokens": 8192}) > asked("prices")
+    assert asked("long_prices", long_inputs=None) == asked("prices")
+    few, several = ({"lengths": [512], "several_lengths": lengths} for lengths in ([], [8192]))
+    assert asked("needle", needle=several) > asked("needle", needle=few)
+    assert asked("needle", "recovered/plus", needle=several) == asked("needle", needle=several)
+    assert asked("needle", "evicted/h2o", needle=several) == asked("needle", "evicted/h2o", needle=few)
+    assert asked("head_scores", scores={"tokens": 1024}) > asked("head_scores", scores={"tokens": 256})
+
+
 def test_a_rule_keeps_its_needs_under_a_prefix_and_an_unknown_one_is_light():
     names = {"backbone": "llama2-7b"}
     assert request("replication_train_text", PAPER, names) == request("train_text", PAPER, names)

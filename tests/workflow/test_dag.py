@@ -270,7 +270,8 @@ VARYING = {"corpus", "continuation", "table"}
 
 
 @pytest.mark.parametrize(
-    ("study", "rules"), [("record", 30), ("long", 10), ("long-2k", 5), ("long-8k", 4), ("small", 7)]
+    ("study", "rules"),
+    [("record", 33), ("long", 11), ("long-2k", 7), ("long-8k", 6), ("long-text", 5), ("small", 22), ("recall", 11)],
 )
 def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dry, study, rules):
     found = defaultdict(list)

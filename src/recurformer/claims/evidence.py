@@ -20,7 +20,7 @@ ONE_MODEL = frozenset({"recovery", "mixer_prices"})
 """Kinds that are measured on one model: any of the paper's is enough."""
 WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
 """Model dimensions of the paper's backbones."""
-UNTRAINED = frozenset({"baseline", "head_scores"})
+UNTRAINED = frozenset({"baseline", "head_scores", "mixer_prices"})
 """Kinds of files whose seeds are those of no training of a converted model."""
 
 
@@ -141,8 +141,9 @@ class Evidence:
         for kind, labels in rows.items():
             if kind not in UNTRAINED and "seed" in self.frames[kind]:
                 looked_at = self.frames[kind].loc[[*dict.fromkeys(labels)]]
-                if "trained" in looked_at and (trained := looked_at["trained"].astype(bool)).any():
-                    looked_at = looked_at[trained]
+                looked_at = looked_at[looked_at["trained"].astype(bool)] if "trained" in looked_at else looked_at
+                if looked_at.empty:
+                    continue
                 replaced = looked_at[looked_at["beta"] > 0] if "beta" in looked_at else looked_at[:0]
                 shown = looked_at if replaced.empty else replaced
                 keys = [key for key in ("model", "beta", "learning_rate") if key in COLUMNS[kind]]

@@ -338,7 +338,8 @@ def figure4(mqar: pd.DataFrame) -> Figure:
         axes.set_ylabel("accuracy (fraction of correct values)")
     legend_above(figure, shown[:1], ncols=2)
     trainings = at_best_rate(test, best).groupby("beta")["seed"].nunique()
-    points = f"Points: mean over seeds, bars: lowest to highest. Seeds: {_by_beta(trainings.to_dict())}."
+    seeds = _by_beta(dict(zip(trainings.index, trainings, strict=True)))
+    points = f"Points: mean over seeds ({seeds}), bars: lowest to highest." if trainings.max() > 1 else "One seed."
     add_note(
         figure,
         "Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: "

@@ -29,6 +29,7 @@ from recurformer.results.scores import (
     of,
     over_windows,
     scores,
+    state_over_tokens,
     why_not_run,
 )
 from recurformer.results.words import from_to
@@ -44,8 +45,8 @@ NOTE_STATES = (
     "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained. The "
     "groups of a layer share its state and its bytes (a recurrent part in float32, all else in 16 bits). Tokens and "
     "bits: the best choice on the price list that is no larger. Cost: the estimated divergence from the original on "
-    "{texts} of {lengths} tokens; points are geometric means, lines reach from the least to the most "
-    "(seeds: {seeds}). Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
+    "{texts} of {lengths} tokens{seeds}. Triangles: the state is cheaper. Where all tokens fit into its bytes, no "
+    "point is drawn."
 )
 BESIDE = 0.5
 """Layers between the first and the last group of one layer."""
@@ -191,8 +192,8 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
         "State or tokens", len(panels), 3, lambda columns, lines: (3.3 * columns + 0.4, 1.2 + 2.6 * lines), sharey=True
     )
     for (model, mixer, points), axes in zip(panels, every, strict=True):
-        by_seed = points.set_index(["layer", "group", "seed"]).eval("cost / tokens_cost").unstack()
-        times = np.exp(np.log(by_seed).mean(axis=1))
+        logs = state_over_tokens(points)
+        times, by_seed = np.exp(logs.mean(axis=1)), np.exp(logs)
         layers, group = (times.index.get_level_values(name) for name in ("layer", "group"))
         places = layers + BESIDE * (group - group.max() / 2) / max(group.max(), 1)
         cheaper = times < 1
@@ -211,7 +212,8 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
     alone = "needle_weight" in rows and not rows["needle_weight"].any()
     texts = "text whose lookups count no more than other tokens," if alone else "text with lookups"
     trials = rows.groupby(["model", "mixer"])["seed"].nunique()
-    add_note(figure, NOTE_STATES.format(texts=texts, lengths=lengths, seeds=from_to(trials)))
+    seeds = f"; points: geometric mean of {from_to(trials)} seeds, lines: their range" if trials.max() > 1 else ""
+    add_note(figure, NOTE_STATES.format(texts=texts, lengths=lengths, seeds=seeds))
     return figure
 
 

@@ -452,6 +452,12 @@ def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "by", "seed", "rank_correlation", "overlap", "heads"])
 
 
+def state_over_tokens(mixer_prices: pd.DataFrame) -> pd.DataFrame:
+    """Logarithm of what one mixer costs over tokens and bits of no more bytes: a line a group, a column a seed."""
+    costs = mixer_prices.set_index(["layer", "group", "seed"])
+    return (costs["cost"] / costs["tokens_cost"]).unstack().apply(np.log)
+
+
 def ra_i(profile: pd.DataFrame) -> pd.Series:
     """RA-I over the samples: the fraction of them in which a head's recency ratio exceeds the threshold, (layer, head);
     NaN for no head.
