@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import t
+from scipy.stats import binomtest, t
 
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS, mean_difference
 from recurformer.claims.ledger import all_claims
@@ -455,9 +455,22 @@ def test_what_is_said_of_inputs_of_2048_tokens_is_recorded():
     found = needles.pivot(index=["depth", "sample"], columns="setting", values="correct").sort_index(
         axis=1, ascending=False
     )
-    said = "Of 100 passkeys, the original finds {} and the choice of the second test {}, {} and {}."
+    said = "Of 100 passkeys, the original finds {} and this choice {}, {} and {}."
     assert said.format(*found.sum()) in FINDINGS and len(found) == 100
+    before = earlier_price_list("before-s43/needle", "accuracy/windows_bits/{}/passkey", "long-2k")
+    assert (
+        "The choice of the second test found {:.0f}, {:.0f} and {:.0f}.".format(*(100 * f for f in before)) in FINDINGS
+    )
     assert (found.le(found[1.0], axis=0)).all(axis=None)
+    lost = [binomtest(int((found[1.0] - found[budget]).sum()), n=int((found[1.0] != found[budget]).sum())).pvalue * 3
+        for budget in (0.25, 0.125, 0.0625)]  # fmt: skip
+    assert lost[0] > 0.05 > lost[1] > lost[2] and "With a quarter no difference is shown. The choice" in FINDINGS
+    assert (
+        "in 2,048 tokens, windows and bits by price find {1} with an eighth of the cache, and the original {0}.".format(
+            *found[[1.0, 0.125]].sum()
+        )
+        in README
+    )
 
 
 def test_the_readmes_adapted_model_is_the_recorded_one():
