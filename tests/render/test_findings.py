@@ -283,7 +283,7 @@ def test_what_is_said_of_long_inputs_is_recorded():
         "original answers {}.",
         "SnapKV answers {}, {} and {},",
         "Windows and bits by price drop tokens too, and answer {}, {} and {}.",
-        "of 16 bits by an earlier price list {}, {} and {}.",
+        "and windows of 16 bits by price {}, {} and {}.",
         "RazorAttention answers {}, {} and {} of the later questions;",
     )
     for stated, of_method in zip(sentences, answered, strict=True):
