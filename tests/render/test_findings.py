@@ -21,7 +21,7 @@ from recurformer.paper import CACHE_LENGTHS, CELLS, NUMBERS
 from recurformer.render.adaptation import compared
 from recurformer.results.cells import PYRAMIDINFER
 from recurformer.results.learned import ALLOWED_FALL
-from recurformer.results.scores import AGREEMENT, METHODS, papers_method, scores
+from recurformer.results.scores import AGREEMENT, METHODS, papers_method, scores, state_over_tokens
 from recurformer.results.words import MARKS
 from recurformer.study.needs import Sizes
 
@@ -295,24 +295,26 @@ def test_what_is_said_of_long_inputs_is_recorded():
 def test_what_is_said_of_the_price_of_a_state_is_recorded():
     """In how many groups it costs more than tokens and bits of no more bytes, and how much."""
     rows = pd.read_parquet(ROOT / "recorded/long/measurements/mixer_prices.parquet")
-    times, beside = (
-        rows.query(f"mixer == '{mixer}'").eval("cost / tokens_cost") for mixer in ("mamba", "window_state")
-    )
+    logs, beside = (state_over_tokens(rows.query(f"mixer == '{mixer}'")) for mixer in ("mamba", "window_state"))
+    assert logs.shape == (90, 3) and beside.shape == (90, 1)
+    times, beside = np.exp(logs.mean(axis=1)), np.exp(beside[0])
+    mean, low, high = np.exp(mean_difference(logs.stack()))
     alone = pd.read_parquet(ROOT / "recorded/long-text/measurements/mixer_prices.parquet").eval("cost / tokens_cost")
-    assert set(alone.index) == set(times.index)
-    less = f"in {(alone < 1).sum()} of the {len(alone)} groups, and {alone.median():.1f} times as much in the"
+    assert len(alone) == 90
+    less = f"less in {(alone < 1).sum()} of the {len(alone)} groups, and {alone.median():.1f} times as much in the"
     assert less in FINDINGS
-    more = f"more in {(beside > 1).sum()} of {len(beside)} groups, and {beside.median():.1f} times as much in the"
-    less = f"other {(beside < 1).sum()} groups it costs less, and in {(beside < 0.5).sum()} of these less than half"
-    assert f"{more} median. In the {less}" in FINDINGS
-    assert (
-        f"other {(times < 1).sum()} groups it costs {times.min():.2f} to {times[times < 1].max():.2f} times" in FINDINGS
-    )
-    assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in FINDINGS
     more = (
-        f"bytes in {(times > 1).sum()} of the {len(times)} groups of heads of SmolLM2-135M, and in {(times > 2).sum()}"
+        f"more in {(beside > 1).sum()} of {len(beside)} groups, and {beside.median():.1f} times as much in the median"
     )
-    assert f"{more} more than twice as much" in README
+    less = f"other {(beside < 1).sum()} groups it costs less, and in {(beside < 0.5).sum()} of these less than half"
+    assert f"{more} (one list). In the {less}" in FINDINGS
+    dearer, few = (times > 1).sum(), times[times < 1]
+    sure = f"none of the {len(few)} is certain, and {(times > 2).sum()} of the {dearer} are."
+    assert sure in FINDINGS and few.min() > 0.5
+    assert f"other {len(few)} groups it costs {few.min():.2f} to {few.max():.2f} times as much. We allow" in FINDINGS
+    assert f"{dearer} of 90 groups of heads, and {mean:.1f} [{low:.1f}, {high:.1f}] times as much" in FINDINGS
+    assert f"is cheaper in {len(few)} of 90 groups; in the geometric mean it costs {mean:.1f} [{low:.1f}" in FINDINGS
+    assert f"in {dearer} of the 90 groups of heads of SmolLM2-135M, and in {(times > 2).sum()} more than" in README
 
 
 def test_how_much_further_off_snapkv_is_at_4096_tokens_is_recorded():
