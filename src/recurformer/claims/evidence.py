@@ -134,14 +134,16 @@ class Evidence:
         return sorted(self._values(rows, "run") - {""})
 
     def seeds(self, rows: Rows) -> int:
-        """How many seeds the trainings behind some rows had: where fractions of heads or rates differ, the fewest of
-        one.
+        """How many seeds the trainings, or random choices of heads, behind some rows had: where fractions of heads or
+        rates differ, the fewest of one.
         """
         counts = [0]
         for kind, labels in rows.items():
             if kind not in UNTRAINED and "seed" in self.frames[kind]:
                 looked_at = self.frames[kind].loc[[*dict.fromkeys(labels)]]
-                looked_at = looked_at[looked_at["trained"].astype(bool)] if "trained" in looked_at else looked_at
+                if "trained" in looked_at:
+                    untouched = (looked_at["family"] == "original") & ~looked_at["trained"].astype(bool)
+                    looked_at = looked_at[~untouched]
                 if looked_at.empty:
                     continue
                 replaced = looked_at[looked_at["beta"] > 0] if "beta" in looked_at else looked_at[:0]

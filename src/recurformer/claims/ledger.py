@@ -137,7 +137,7 @@ class Decision:
 
     @property
     def seeds(self) -> int:
-        """How many seeds the trainings behind it had; 0 without a training."""
+        """How many seeds the trainings or choices of heads behind it had; 0 without any."""
         return self.evidence.seeds(self.finding.rows) if self.evidence and self.finding else 0
 
 
