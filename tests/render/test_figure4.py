@@ -84,11 +84,18 @@ def test_the_baseline_is_judged_by_its_mean_over_the_seeds():
         assert (why_mqar_not_run(pd.concat(seeds), {0.0: 1e-3}) == "") is learned
 
 
+def test_figure4_says_how_many_seeds_stand_behind_each_point():
+    rows = of_baseline(("validation", 64, 990), ("validation", 128, 990), ("test", 64, 990))
+    several = pd.concat([rows, rows[rows["beta"] == 0].assign(seed=1)])
+    assert "(1 for β = 0.5; 2 for β = 0), bars" in FIGURES["figure4"](several).get_supxlabel().replace("\n", " ")
+
+
 def test_figure4_shows_no_line_above_a_baseline_that_has_not_learned():
     learned = [("validation", 64, 990), ("validation", 128, 990)]
     tested = [("test", 64, 990), ("test", 128, 400), ("test", 512, 10)]
     figure = FIGURES["figure4"](of_baseline(*learned, *tested))
     assert not [text for axes in figure.axes for text in axes.texts]
+    assert "One seed." in figure.get_supxlabel()
     assert [best_line(axes) for axes in figure.axes] == [[0.99, 1.0], [0.4, 1.0], [0.01, 1.0]]
     figure = FIGURES["figure4"](of_baseline(*tested))
     assert [[text.get_text() for text in axes.texts] for axes in figure.axes] == [["not-run"]] * 3

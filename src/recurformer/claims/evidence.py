@@ -141,9 +141,8 @@ class Evidence:
         for kind, labels in rows.items():
             if kind not in UNTRAINED and "seed" in self.frames[kind]:
                 looked_at = self.frames[kind].loc[[*dict.fromkeys(labels)]]
-                if "trained" in looked_at:
-                    untouched = (looked_at["family"] == "original") & ~looked_at["trained"].astype(bool)
-                    looked_at = looked_at[~untouched]
+                if "trained" in looked_at:  # the seed of an original as it came says nothing
+                    looked_at = looked_at[looked_at["trained"].astype(bool) | (looked_at["family"] != "original")]
                 if looked_at.empty:
                     continue
                 replaced = looked_at[looked_at["beta"] > 0] if "beta" in looked_at else looked_at[:0]

@@ -6,7 +6,7 @@ given nothing that they show.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import matplotlib as mpl
 import numpy as np
@@ -338,20 +338,21 @@ def figure4(mqar: pd.DataFrame) -> Figure:
         axes.set_ylabel("accuracy (fraction of correct values)")
     legend_above(figure, shown[:1], ncols=2)
     trainings = at_best_rate(test, best).groupby("beta")["seed"].nunique()
-    seeds = _by_beta(dict(zip(trainings.index, trainings, strict=True)))
-    points = f"Points: mean over seeds ({seeds}), bars: lowest to highest." if trainings.max() > 1 else "One seed."
+    seeds = f"Points: mean over seeds ({_by_beta(trainings)}), bars: lowest to highest."
+    points = seeds if trainings.max() > 1 else "One seed."
+    rates = _by_beta(pd.Series(best))
     add_note(
         figure,
         "Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: "
-        f"{_by_beta(best)}.\n{reason or points} Where it still learned, a training may have more steps (mqar.longer).",
+        f"{rates}.\n{reason or points} Where it still learned, a training may have more steps (mqar.longer).",
     )
     return figure
 
 
-def _by_beta(values: Mapping[float, float]) -> str:
-    """Each value with the fractions of heads that have it."""
-    betas_of = {value: [beta for beta in sorted(values) if values[beta] == value] for value in sorted(values.values())}
-    return "; ".join(f"{value:g} for β = {', '.join(f'{beta:g}' for beta in some)}" for value, some in betas_of.items())
+def _by_beta(values: pd.Series) -> str:
+    """Each value with the fractions of heads, its labels, that have it."""
+    same = [(of.iloc[0], sorted(of.index)) for _, of in values.groupby(values)]
+    return "; ".join(f"{value:g} for β = {', '.join(f'{beta:g}' for beta in betas)}" for value, betas in same)
 
 
 LEVELS = ("high", "mid", "low")

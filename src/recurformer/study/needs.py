@@ -1,8 +1,8 @@
 """What a job of each rule asks a machine for: memory, a time limit, GPUs. Torch-free: the workflow asks for every job.
 
 The constants are rounded up from the recorded studies. A test holds requests against the record, but for the recovery
-study: its first trainings took more than today's code does. A job that takes more asks for more at its next attempt
-(`--retries`), or by `--set-resources RULE:mem_mb=…`.
+study's trainings: at β = 0.5 they took more than today's code does. A job that takes more asks for more at its next
+attempt (`--retries`), or by `--set-resources RULE:mem_mb=…`.
 """
 
 from collections.abc import Mapping
