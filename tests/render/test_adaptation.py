@@ -63,6 +63,18 @@ def test_before_and_after(found):
     assert [row[1] for row in steps(found)] == ["0", "0", "32,768", "36,864", "38,912"]
 
 
+def test_each_part_of_a_window_has_its_own_places(found):
+    """A part goes from the end of the part before it to its own."""
+    parts = [{**found["stages"][0], "stop": stop, "perplexity": float(stop)} for stop in (512, 2048)]
+    found["stages"] = [{**row, "parts": parts} for row in found["stages"]]
+    rows = {name: cells for name, *cells in compared(found)}
+    assert [rows[f"perplexity of tokens {part}"][0][:7] for part in ("1 to 512", "513 to 2,048")] == [
+        "512.00 ",
+        "2,048.0",
+    ]
+    assert "divergence of tokens 513 to 2,048" in rows
+
+
 def test_the_card_says_where_the_model_comes_from(found):
     text = card(found)
     front = yaml.safe_load(text.split("---")[1])

@@ -481,7 +481,7 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
     """Every line of the printed table, and the minutes of the run."""
     run = json.loads((ROOT / "recorded/adapt.run.json").read_text())
     rows = compared(json.loads((ROOT / "recorded/adapt.json").read_text()))
-    assert len(rows) == 14 and all(" ".join(row) in README for row in rows)
+    assert len(rows) == 17 and all(" ".join(row) in README for row in rows)
     assert run["argv"][4:9] == ["--text", "results/long/corpus/articles.parquet", "--cache", "0.125", "--tokens"]
     assert f"The run took {run['seconds'] / 60:.0f} minutes on two idle cores" in README
     assert not run["git"]["dirty"]
@@ -525,7 +525,7 @@ def test_what_a_training_after_a_budget_gave_is_recorded():
 def test_what_is_said_of_gemma_is_recorded():
     found = json.loads((ROOT / "recorded/adapt-gemma3.json").read_text())
     rows = compared(found)
-    assert len(rows) == 11 and all(" ".join(row) in ADAPT for row in rows)
+    assert len(rows) == 13 and all(" ".join(row) in ADAPT for row in rows)
     perplexities = [f"{row['perplexity']:.2f}" for row in found["stages"]]
     assert "rises from {} to {}, and it".format(*perplexities) in README
     passkeys = [found["passkeys"][name][-1]["found"] for name in ("adapted", "original")]

@@ -97,16 +97,12 @@ def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
     """Before and after: quantity, original, adapted, ratio."""
     before, after = stage(adaptation, "original"), stage(adaptation, "adapted")
     tokens = f"{before['windows']} held-out windows of {adaptation['recipe']['tokens']:,} tokens"
+    rows, start = _quality(before, after, f"on {tokens}", " from the original there, nats a token"), 1
+    for ours, theirs in zip(before.get("parts", []), after.get("parts", []), strict=True):
+        part = f"of tokens {start:,} to {theirs['stop']:,}"
+        rows, start = [*rows, *_quality(ours, theirs, part, f" {part}")], theirs["stop"] + 1
     return [
-        (
-            f"perplexity on {tokens}", _with_interval(before, "perplexity", 2), _with_interval(after, "perplexity", 2),
-            number(after["perplexity"] / before["perplexity"], 3),
-        ),
-        ("divergence from the original there, nats a token", "0", _divergence(after), NOTHING),
-        *(
-            (f"divergence up to token {part['stop']:,}", "0", _divergence(part), NOTHING)
-            for part in after.get("parts", [])
-        ),
+        *rows,
         *(
             (f"passkeys found in {one['length']:,} tokens", _answers(one), _answers(other), NOTHING)
             for one, other in zip(*(adaptation["passkeys"][name] for name in ("original", "adapted")), strict=True)
@@ -156,6 +152,15 @@ def keeps(adaptation: Adaptation) -> tuple[tuple[str, ...], list[tuple[str, ...]
 
 def _megabytes(count: float) -> str:
     return number(count / 1e6, 1 if count >= 1e6 else 4)
+
+
+def _quality(before: Adaptation, after: Adaptation, of: str, there: str) -> list[tuple[str, ...]]:
+    """Rows of perplexity and divergence, before and after."""
+    perplexities = (_with_interval(row, "perplexity", 2) for row in (before, after))
+    return [
+        (f"perplexity {of}", *perplexities, number(after["perplexity"] / before["perplexity"], 3)),
+        (f"divergence{there}", "0", _divergence(after), NOTHING),
+    ]
 
 
 def _divergence(row: Adaptation) -> str:
