@@ -133,7 +133,7 @@ def one_bad_seed_of_three(f):
 
 OVER_LENGTH = "text/eviction-over-length"
 WITHOUT_POWER = [
-    ("table4/llama2-7b/0.90/l_m", "memory", "at_least", True, "at least 91,800: nothing longer was tried"),
+    ("table4/llama2-7b/0.90/l_m", "memory", "at_least", True, "nothing longer was tried"),
     ("text/longer-inputs", "memory", "at_least", True, "at least that long only"),
     (LLAMA_H_GQ, "baseline", "correct", 8, "reaches h_gq 0.500; a comparison needs the printed 0.894 ± 0.05"),
     (LLAMA_H_GQ, "baseline", "correct", 16, "reaches h_gq 1.000; a comparison needs the printed 0.894 ± 0.05"),
@@ -234,7 +234,7 @@ CASES = [
     ("reviewer/sizes", "hashhop_sizes", lambda f: f[f["as_trained"]], NOT_RUN, "at one size that was not trained"),
     ("table4/llama2-7b/0.90/l_m", "memory", put("source", "model"), NOT_RUN, "computed only"),
     ("table4/llama2-7b/0.90/l_m", "memory", put("l_m", 80_000), CONTRADICTED, "80,000"),
-    ("table4/llama2-7b/0.90/l_m", "memory", put("l_m", 200_000), UNDECIDED, "200,000: longer"),
+    ("table4/llama2-7b/0.90/l_m", "memory", put("l_m", 200_000), UNDECIDED, "longer, with the logits"),
     ("reviewer/chosen", "continuation", put("ratio", 0.28, lambda f: f["family"] == "priced"), NOT_RUN,
         "at equal bytes"),
     ("reviewer/chosen", "continuation", lambda f: f.drop(columns="divergence"), NOT_RUN, "at equal bytes"),

@@ -491,6 +491,18 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
     assert f"measured on text: {estimated:.3f} and {measured:.3f} in README's example" in ADAPT
 
 
+def test_what_long_inputs_reached_is_recorded():
+    """Beside the numbers that other tests of this file hold."""
+    found = json.loads((ROOT / "recorded/adapt.json").read_text())
+    minutes = sum(took for name, took in found["seconds"].items() if name.startswith(("price-", "centers"))) / 60
+    assert f"| {minutes:.0f} minutes in README's run: missed" in FINDINGS
+    records = map(json.loads, (ROOT / "recorded/long/runs.jsonl").read_text().splitlines())
+    place = "results/language/smollm2-135m/prices.run.json"
+    (peak,) = (one["peak_memory_bytes"] for one in records if one["place"] == place)
+    weights = 4 * found["parameters"][0]
+    assert f"not shown: {peak / 1e9:.1f} GB in all, of which the weights are {weights / 1e9:.1f};" in FINDINGS
+
+
 def test_what_an_adaptation_takes_is_recorded():
     rows = {
         "adapt-trained": "| 134,515,008 | 1,024 | 24 |",
@@ -710,6 +722,14 @@ def test_what_is_said_of_the_choice_of_heads_is_recorded():
         in FINDINGS
     )
     assert FINDINGS.count(f"corrected for {comparisons} comparisons") == 2
+    sums = texts.groupby(["by", "setting", "window"])[["divergence", "tokens"]].sum()
+    away = sums["divergence"] / sums["tokens"]
+    further = {
+        by: [corrected(of_beta, comparisons) for _, of_beta in (away["ra_i"] - away[by]).groupby("setting")]
+        for by in ("price", "induction")
+    }
+    assert "is further off than that by price by {}, {} and {}.".format(*further["price"]) in FINDINGS
+    assert "induction scores, the differences are {}, {} and {}.".format(*further["induction"]) in FINDINGS
 
 
 def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():
@@ -1004,4 +1024,4 @@ def test_what_is_said_of_other_windows_in_a_small_model_is_recorded():
     assert f"trained likewise, by {original}. The window is as good" in RECOVERY
     assert f"better than the window by {window}" in FINDINGS
     assert f"they lose {lowest} less" in RECOVERY and f"worse by {lowest}" in FINDINGS
-    assert f"the 256, RA-I's heads are better by {drawn}" in RECOVERY and f"by {drawn}), than those" in FINDINGS
+    assert f"the 256, RA-I's heads are better by {drawn}" in RECOVERY and f"better, by {drawn}, and" in FINDINGS
