@@ -11,6 +11,7 @@ from recurformer.cli.main import main
 from recurformer.evict.pyramidinfer import pyramid_lengths
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
+from recurformer.recover import budget
 from recurformer.results.frames import COLUMNS
 
 IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio", "fall"}
@@ -174,6 +175,23 @@ def test_a_budget_below_the_least_that_can_be_bought_gets_the_least(world, tmp_p
     assert run_stage(world, "continuation", out, *bought, budgets=[0.0625, 0.25]) == 0
     (setting,), (ratio,) = (read_rows(out)[column].unique() for column in ("setting", "ratio"))
     assert 0.25 < setting < 0.5 and ratio == pytest.approx(setting, rel=0.2)
+
+
+def test_prices_go_on_where_they_were_stopped(world, tmp_path, monkeypatch):
+    read, price, stopping = [], budget.price, [False, False, True, False, False]
+
+    def stopped_once(*arguments, **options):
+        if stopping.pop(0):
+            raise OSError("the machine went away")
+        read.append(arguments[1])
+        return price(*arguments, **options)
+
+    monkeypatch.setattr(budget, "price", stopped_once)
+    words = ["prices", str(world / "text"), str(tmp_path / "prices.csv"), "--articles", str(world / "articles.parquet")]
+    words += ["--name", "tiny", "--settings", "{tokens: 100}"]
+    assert main(words) == 1 and not (tmp_path / "prices.csv").exists()
+    assert main(words) == 0 and len(read) == budget.PRICED == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["prices.csv"]
 
 
 def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):

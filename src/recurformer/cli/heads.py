@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from recurformer.cli.checkpoints import open_model, open_tokenizer
+from recurformer.cli.resumable import CHECKPOINTS, resumable_run
 from recurformer.cli.stage import (
     ARTICLES,
     DTYPE,
@@ -16,8 +17,10 @@ from recurformer.cli.stage import (
     argument,
     checkpoint,
     progress,
+    rows_argument,
     seed,
     stage,
+    write_rows,
 )
 from recurformer.study import (
     HashHopTask,
@@ -130,20 +133,25 @@ def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd
 
 @stage(
     "what each group of heads loses by fewer tokens and fewer bits",
-    *(checkpoint("folder of the model, before any head is replaced"), ARTICLES, NAME, seed("all samples")),
-    rows="one row a group and choice",
+    *(checkpoint("folder of the model, before any head is replaced"), rows_argument("one row a group and choice")),
+    *(CHECKPOINTS, ARTICLES, NAME, seed("all samples")),
     device="computes",
 )
 def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     """Price windows of all sizes and bits for every group of heads, on text with lookups hidden in it."""
     from recurformer.cli.texts import text_windows
     from recurformer.recover.budget import PRICED, price_list
+    from recurformer.recover.kept import KeptSteps
 
     text = text_windows(args, settings.tokens, PRICED, seed=args.seed)
     tokenizer = open_tokenizer(args.checkpoint)
     model, weight = open_model(args.checkpoint, "float32"), settings.needle_weight
-    rows = price_list(model, tokenizer, text, args.seed, progress("sample"), needle_weight=weight)
-    return rows.assign(model=args.name, seed=args.seed, needle_weight=weight)
+    with resumable_run(args, args.rows) as folder:
+        step = KeptSteps(folder, [model], [text]).result
+        rows = price_list(model, tokenizer, text, args.seed, progress("sample"), step, weight)
+        rows = rows.assign(model=args.name, seed=args.seed, needle_weight=weight)
+        write_rows(rows, args.rows)
+    return rows
 
 
 @stage(
