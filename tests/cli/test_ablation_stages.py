@@ -188,10 +188,11 @@ def test_prices_go_on_where_they_were_stopped(world, tmp_path, monkeypatch):
 
     monkeypatch.setattr(budget, "price", stopped_once)
     words = ["prices", str(world / "text"), str(tmp_path / "prices.csv"), "--articles", str(world / "articles.parquet")]
-    words += ["--name", "tiny", "--settings", "{tokens: 100}"]
+    words += ["--name", "tiny", "--settings", "{tokens: 100, checked: 2}"]
     assert main(words) == 1 and not (tmp_path / "prices.csv").exists()
     assert main(words) == 0 and len(read) == budget.PRICED == 4
     assert [path.name for path in tmp_path.iterdir()] == ["prices.csv"]
+    assert len(pd.read_csv(tmp_path / "prices.csv").dropna(subset="divergence")) == 2
 
 
 def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):

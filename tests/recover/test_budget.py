@@ -10,11 +10,20 @@ import torch
 from recurformer.data.backbones import byte_tokenizer
 from recurformer.heads.price import Keep, choices, key_centers, price
 from recurformer.heads.probes import hidden_lookups, weighted
+from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
 from recurformer.recover import budget
 from recurformer.recover.adapt import cache_bytes_of
-from recurformer.recover.budget import choose_windows, convert_within, least_budget, price_list, refuse_budget, sizes_of
+from recurformer.recover.budget import (
+    checked,
+    choose_windows,
+    convert_within,
+    least_budget,
+    price_list,
+    refuse_budget,
+    sizes_of,
+)
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
@@ -186,3 +195,28 @@ def test_a_killed_price_list_goes_on(tmp_path, monkeypatch):
             prices = price_list(backbone("qwen2_gqa"), READER, text(), SEED, step=kept.result)
         assert len(made) == calls
     pd.testing.assert_frame_equal(prices, prices_of("qwen2_gqa"))
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_checked_prices_are_those_of_one_group_alone(name):
+    """And nothing is measured but what is asked for."""
+    model, prices = backbone(name), prices_of(name)
+    rows = checked(model, prices, text()[:2], 6, SEED)
+    pd.testing.assert_frame_equal(rows[[*prices]], prices)
+    measured = rows.dropna(subset="divergence")
+    assert len(measured) == 6 and (measured.divergence > 0).all()
+    each = model.config.num_attention_heads // model.config.num_key_value_heads
+    heads = [[] for _ in range(model.config.num_hidden_layers)]
+    for row in measured.itertuples():
+        one = [
+            list(range(row.group * each, (row.group + 1) * each)) if layer == row.layer else []
+            for layer in range(len(heads))
+        ]
+        window = model.config.max_position_embeddings if pd.isna(row.window) else int(row.window)
+        sizes = [[value] if layer == row.layer else [] for value in (window, row.bits) for layer in range(len(heads))]
+        changed = convert(
+            model, one, "window", window_tokens=sizes[: len(heads)], window_bits=sizes[len(heads) :],
+            sink_tokens=budget.SINKS, key_centers=budget.centers_of(prices, model),
+        )  # fmt: skip
+        expected = quality_rows(model, changed, text()[:2]).divergence.mean()
+        assert row.divergence == pytest.approx(float(expected), rel=1e-5)

@@ -140,7 +140,7 @@ def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd
 def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     """Price windows of all sizes and bits for every group of heads, on text with lookups hidden in it."""
     from recurformer.cli.texts import text_windows
-    from recurformer.recover.budget import PRICED, price_list
+    from recurformer.recover.budget import CHECKED, PRICED, checked, price_list, text_with_lookups
     from recurformer.recover.kept import KeptSteps
 
     text = text_windows(args, settings.tokens, PRICED, seed=args.seed)
@@ -149,6 +149,9 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     with resumable_run(args, args.rows) as folder:
         step = KeptSteps(folder, [model], [text]).result
         rows = price_list(model, tokenizer, text, args.seed, progress("sample"), step, weight)
+        if settings.checked:
+            input_ids, _ = text_with_lookups(tokenizer, text, args.seed, weight)
+            rows = checked(model, rows, input_ids[:CHECKED], settings.checked, args.seed, step)
         rows = rows.assign(model=args.name, seed=args.seed, needle_weight=weight)
         write_rows(rows, args.rows)
     return rows

@@ -1,6 +1,7 @@
 """The windows and bits that a budget of bytes allows: for each group of heads what is worth most, by its price."""
 
 import math
+import random
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,6 +33,8 @@ LEAST = Keep(LEAST_WINDOW, min(BITS))
 """The least that a group may keep."""
 PRICED = 4
 """Windows of text, at most, on which windows and bits are priced."""
+CHECKED = 2
+"""Of these, on which prices are checked."""
 FEW, MANY = 8, 32
 """Lookups that are hidden in each window of text: a few, or as many as a sixteenth of the text has room for. A few in a
 long text, of the same weight together, would leave the prices to chance."""
@@ -109,6 +112,50 @@ def price_list(
         for keep, cost in zip(choices(windows, BITS), of_group, strict=True)
     ]
     return pd.DataFrame(rows, columns=["layer", "group", "window", "bits", "tokens", "cost", "center"])
+
+
+def checked(
+    original: PreTrainedModel,
+    prices: pd.DataFrame,
+    input_ids: Tensor,
+    count: int,
+    seed: int,
+    step: Callable[[str, Callable[[], Any]], Any] = lambda name, make: make(),
+) -> pd.DataFrame:
+    """Measure what some choices cost alone: every estimate is of one group that changes while all others stay.
+
+    Args:
+        original: the model that was priced.
+        prices: of `price_list`.
+        input_ids: (samples, L), such as were priced.
+        count: of choices, drawn among those that `spend` makes for `BUDGETS`.
+        seed: of the draws.
+        step: as of `price_list`.
+
+    Returns:
+        The prices with a column divergence: KL(original || changed), nats a token; NaN where it was not measured.
+    """
+    config, least = original.config, least_of(prices, original)
+    made = dict.fromkeys(
+        (layer, group, keep)
+        for fraction in BUDGETS
+        if fraction >= least
+        for layer, keeps in enumerate(spend(prices, original, fraction).keeps)
+        for group, keep in enumerate(keeps)
+        if keep != Keep()
+    )
+
+    def alone(layer: int, group: int, keep: Keep) -> float:
+        keeps = [[Keep()] * config.num_key_value_heads for _ in range(config.num_hidden_layers)]
+        keeps[layer][group] = keep
+        return float(quality_rows(original, _with_windows(original, prices, keeps), input_ids).divergence.mean())
+
+    found = [
+        (layer, group, keep.window, keep.bits, step(f"check-{number}", partial(alone, layer, group, keep)))
+        for number, (layer, group, keep) in enumerate(random.Random(seed).sample(list(made), min(count, len(made))))
+    ]
+    rows = pd.DataFrame(found, columns=["layer", "group", "window", "bits", "divergence"]).astype({"window": float})
+    return prices.merge(rows, how="left", on=["layer", "group", "window", "bits"])
 
 
 def free_layers(original: PreTrainedModel) -> list[int]:
@@ -236,7 +283,12 @@ def convert_within(
 
     `spend` chooses among the rows `choices_made` of the price list.
     """
-    arguments: dict[str, Any] = windows_by_group(spend(choices_made, original, budget).keeps, original.config)
+    return _with_windows(original, prices, spend(choices_made, original, budget).keeps)
+
+
+def _with_windows(original: PreTrainedModel, prices: pd.DataFrame, keeps: list[list[Keep]]) -> PreTrainedModel:
+    """Return the converted model in which every group keeps this, by layer."""
+    arguments: dict[str, Any] = windows_by_group(keeps, original.config)
     centers = centers_of(prices, original)
     return convert(original, mixer="window", **arguments, sink_tokens=SINKS, key_centers=centers)
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from recurformer.study.block import Beta, Block, Budget, Count, Seed, Several, Share
+from recurformer.study.block import Beta, Block, Budget, Count, Index, Seed, Several, Share
 from recurformer.study.measurements import TextWindows
 from recurformer.study.method import (
     NEEDLE_WEIGHT,
@@ -178,6 +178,8 @@ class Prices(Block):
     """Length of the texts on which it is made, and at which a budget is counted."""
     needle_weight: NeedleWeight = NEEDLE_WEIGHT
     """What all looked-up tokens of a text count together; all its tokens together count 1."""
+    checked: Index = 0
+    """Choices whose divergence is measured beside their prices, one at a time."""
 
 
 class MixerPrices(Block):
