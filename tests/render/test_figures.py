@@ -235,6 +235,7 @@ def test_figure5_leaves_the_first_token_out_of_view(figures, measurements):
         ]
         assert image.get_array()[8, 3] == pytest.approx(rows["weight"].item())
         assert isinstance(image.norm, LogNorm)
+        assert image.norm.vmax / image.norm.vmin == pytest.approx(1e8)
     assert panels[0].images[0].norm is panels[2].images[0].norm
     assert panels[0].get_title() == "high RA-I: layer 0, head 0\nRA-I 1, to token 0: 10 %"
 

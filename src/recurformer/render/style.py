@@ -128,11 +128,11 @@ def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def log_norm(*matrices: np.ndarray) -> LogNorm:
-    """A logarithmic colour scale of six powers of ten down from the largest value of all matrices; what is smaller
+    """A logarithmic colour scale of eight powers of ten down from the largest value of all matrices; what is smaller
     takes its lowest colour. Where a first token gets nearly all attention, the others' weights are that small.
     """
     highest = max(float(np.nanmax(matrix)) for matrix in matrices)
-    return LogNorm(highest * 10.0**-6, highest, clip=True)
+    return LogNorm(highest * 10.0**-8, highest, clip=True)
 
 
 def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -> AxesImage:
