@@ -43,6 +43,7 @@ OURS_TRAINED = {"family": "mixer", "method": "mamba", "by": "ra_i", "trained": T
 def test_looks_of_methods_differ():
     methods = [(family, method) for family, names in METHODS.items() for method in names]
     assert len({(look_of(method).colour, look_of(method).marker) for method in methods}) == len(methods)
+    assert len({look_of(method).colour for method in methods if method[0] == "eviction"}) == 5, "four and grey"
 
 
 def test_pareto_shows_the_scores_over_the_caches_that_were_held(figures, measurements):
@@ -70,6 +71,16 @@ def test_a_front_needs_intervals_that_tell_which_points_are_on_it(measurements):
         (axes,) = FIGURES["ablation_pareto"](compared_hashhop=frame).axes
         assert texts(axes).count("Pareto front") == expected
         assert len([line for line in axes.lines if line.get_linewidth() == 5]) == expected
+
+
+def test_no_line_joins_points_of_few_samples(measurements):
+    frame = of(measurements["continuation"], seed=0)
+    for samples, name, joined in ((9, "ablation_pareto", False), (10, "ablation_pareto", True), (9, "frontier", True)):
+        some = [frame[frame["window"] == 0].assign(window=window) for window in range(samples)]
+        figure = FIGURES[name](continuation=pd.concat(some))
+        (line,) = lines_with(figure.axes[0], ("eviction", "snapkv"))
+        assert (line.get_linestyle() != "None") is joined
+        assert ("No line joins" in figure.get_supxlabel()) is not joined
 
 
 def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measurements):

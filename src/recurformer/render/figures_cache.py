@@ -228,11 +228,11 @@ def _name_betas_and_front(axes: Axes, panel: Panel) -> list[End]:
     _name_betas(axes, panel)
     best = front(panel.points)
     near = panel.points[panel.points["high"] >= best["mean"].min()]
-    if (near["high"] - near["low"]).max() > SURE:
+    if (near["high"] - near["low"]).max() > SURE or panel.few[near.index].any():
         return []
     shown = best["mean"].map(panel.measure.shown)
     axes.plot([*best["ratio"], 1.0], [*shown, shown.iloc[-1]], **FRONT)
-    return [("Pareto front", (1.0, shown.iloc[-1]), FRONT["color"], axes.transData)]
+    return [("Pareto front", (1.0, shown.iloc[-1]), FRONT)]
 
 
 def _everything(points: pd.DataFrame) -> pd.DataFrame:

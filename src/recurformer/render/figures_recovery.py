@@ -359,7 +359,7 @@ def tradeoff(recovery: pd.DataFrame) -> Figure:
             course = shown.groupby("tokens")[["minutes", "perplexity"]].mean()
             by_minutes.plot("minutes", "perplexity", data=course, **style)
             end = (course["minutes"].iloc[-1], course["perplexity"].iloc[-1])
-            ends.append((method_label(*method), end, style["color"], by_minutes.transData))
+            ends.append((method_label(*method), end, style))
         for axes, name in ((by_bytes, f"cache at {LENGTHS[0]:,} tokens, of the original's"), (by_minutes, "minutes")):
             axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
             axes.set_xlabel(name)

@@ -1,10 +1,11 @@
 """How methods look in the figures of the ablations, and their panels of quality: one a measure and model.
 
-A family of methods shares a hue; its methods differ in shade, marker and dashes.
+A family of methods shares a hue; its methods differ in shade, marker and dashes. Of those that evict tokens, the best
+known have hues of their own, the others are grey.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
-from matplotlib.transforms import ScaledTranslation, Transform
+from matplotlib.offsetbox import AnnotationBbox, DrawingArea
+from matplotlib.transforms import ScaledTranslation
 
 from recurformer.paper import label
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, styled
 from recurformer.results.frames import by_model, groups, in_order
 from recurformer.results.scores import (
     CONTINUATION,
+    DIVERGENCE,
     HASHHOP,
     METHODS,
     NEEDLE,
@@ -36,11 +40,13 @@ LOOKS = {
     "layers": ("layers replaced", SERIES[4].colour),
     "single": ("single heads replaced", "#7A5195"),
     "pooled": ("fewer KV heads", SERIES[5].colour),
-    "eviction": ("tokens evicted", SERIES[1].colour),
+    "eviction": ("tokens evicted", "#8A8A8A"),
     "priced": ("bought by price", "#CC79A7"),
     "chosen": ("other heads", "#8C564B"),
 }
 """Family of methods -> its heading in a legend, and its hue."""
+BEST_KNOWN = {"streaming_llm": "#7A2A00", "h2o": "#F59A23", "snapkv": "#E0284F", "razor_attention": "#6A3D9A"}
+"""Methods that evict tokens -> their hues."""
 OURS = LOOKS["recovered"][1]
 """RecurFormer itself, heads replaced by Mamba, and what recovered by other recipes."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
@@ -51,6 +57,8 @@ SHADES = (("white", 0.0), ("black", 0.45), ("white", 0.4))
 """What a hue is mixed with, and how much of it, from three methods to the next three."""
 FAR = 2.0
 """Perplexities of more than so many times the best are not drawn, but written at the panel's edge."""
+FEW = 10
+"""Samples of which fewer make a point that no line joins."""
 NAME = 0.13
 """Height of a line's name, in inches."""
 ASIDE = 0.03
@@ -78,7 +86,8 @@ def look_of(method: Method) -> Series:
     family, name = method
     known = [*(["mamba"] if family == "recovered" else []), *METHODS.get(family, {})]  # it shares its hue with those
     colour = OURS if is_ours(method) else LOOKS[family][1]
-    return nth_look(colour, known.index(name) if name in known else len(known))
+    look = nth_look(colour, known.index(name) if name in known else len(known))
+    return replace(look, colour=BEST_KNOWN.get(name, colour)) if family == "eviction" else look
 
 
 def by_method(points: pd.DataFrame) -> list[tuple[Method, pd.DataFrame]]:
@@ -95,26 +104,26 @@ def line_style(method: Method) -> dict[str, Any]:
     return {**look.line, "linewidth": width, "markersize": size, "zorder": order}
 
 
-End = tuple[str, tuple[float, float], str, Transform]
-"""The name of a line, its last point, its colour and what draws it where it stands."""
+End = tuple[str, tuple[float, float], dict[str, Any]]
+"""The name of a line, its last point and its style."""
 
 
 def name_lines(axes: Axes, ends: list[End], inches: float) -> None:
-    """The name of each line right of a panel of so many inches, joined to its last point and as high as that, or as
-    much lower or higher as the other names make it. Called when the limits of the axes are set.
+    """The name of each line right of a panel of so many inches, behind a piece of the line and as high as its last
+    point, or as much lower or higher as the other names make it. Called when the limits of the axes are set.
     """
     place = (axes.transScale + axes.transLimits).transform
     seen = [end for end in ends if 0 <= place(end[1])[1] <= 1]  # not 0 on a logarithmic axis
     highest = sorted(seen, key=lambda end: tuple(-place(end[1])[::-1].round(3)))
     steps = NAME / inches * np.arange(len(highest))
-    wanted = np.array([place(point)[1] for _, point, *_ in highest])
+    wanted = np.array([place(point)[1] for _, point, _ in highest])
     heights = np.maximum(np.minimum.accumulate(wanted + steps) - steps, steps[::-1])
-    for (name, point, colour, drawn), height in zip(highest, heights, strict=True):
-        axes.annotate(
-            name, point, (1.04, height), drawn, "axes fraction", va="center", fontsize=7,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "shrinkA": 1, "shrinkB": 3,
-                        "relpos": (0, 0.5)},
-        )  # fmt: skip
+    for (name, _, style), height in zip(highest, heights, strict=True):
+        axes.annotate(name, (1, height), (33, 0), "axes fraction", "offset points", va="center", fontsize=7)
+        piece = DrawingArea(24, 0)
+        piece.add_artist(Line2D([0, 12, 24], [0, 0, 0], **style, markevery=[1]))
+        axes.add_artist(AnnotationBbox(piece, (1, height), (6, 0), "axes fraction", "offset points", frameon=False,
+            box_alignment=(0, 0.5), pad=0))  # fmt: skip
 
 
 def say_not_run(axes: Axes) -> None:
@@ -139,6 +148,11 @@ class Panel:
         """Which points are so far off that their perplexities are not drawn."""
         shown = self.points["mean"].map(self.measure.shown)
         return (shown > FAR * shown.min()) & (self.measure is CONTINUATION)
+
+    @property
+    def few(self) -> pd.Series:
+        """Which points a line would join by chance. Not divergences, which are from the original on the same text."""
+        return (self.points["samples"] < FEW) & (self.measure.parts != DIVERGENCE.parts)
 
     def name(self, point: pd.Series) -> str:
         """Of a point's method, where it was shown both trained and not also which of them it is."""
@@ -225,8 +239,10 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
     families = [family for (family, _), *_ in lines]
     for number, (method, trained, rows) in enumerate(lines):
         style, family = line_style(method), method[0]
+        if family == "original" or panel.few[rows.index].any():
+            style["linestyle"] = "none"
         if family == "original":
-            style |= {"linestyle": "none", "zorder": 5}
+            style["zorder"] = 5
         if not trained:
             style["markerfacecolor"] = "white"
         middle = families.index(family) + (families.count(family) - 1) / 2
@@ -238,7 +254,7 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
             if family == "original" and column != "ratio":  # it is no setting of what is shown, but their yardstick
                 axes.axhline(y, color=style["color"], linestyle=SERIES[2].dashes, linewidth=0.8)
                 x = panel.points[column].max()
-            ends.append((panel.name(last), (x, y), style["color"], drawn))
+            ends.append((panel.name(last), (x, y), style))
     limits = panel.points[["low", "high"]].map(panel.measure.shown)
     for limit in limits:  # of lines that are moved aside the axes know nothing
         axes.update_datalim(np.column_stack([panel.points[column], limits[limit]]))
@@ -289,12 +305,18 @@ def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: st
         if not panel.reason:
             axes.set_xlabel(axis)
             name_lines(axes, ends + (finish(axes, panel) or []), height)
-    families = {family for panel in panels for family in panel.points["family"]}
-    handles = [Line2D([], [], color=hue, linewidth=4, label=heading)
-        for family, (heading, hue) in LOOKS.items() if heading and family in families]  # fmt: skip
-    if len(handles) > 1:
-        figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=1.2, columnspacing=1.5)
-    notes = [note, "Points of a family at the same place stand side by side.", *notes_of(panels)]
+    bars: dict[str, dict[str, Line2D]] = {}
+    for method, _ in by_method(pd.concat([panel.points for panel in panels])):
+        heading, hue = LOOKS[method[0]]
+        hue = look_of(method).colour if method[0] == "eviction" else hue
+        bars.setdefault(heading, {})[hue] = Line2D([], [], color=hue, linewidth=4)
+    bars.pop("", None)
+    if len(bars) > 1:
+        handles: list[Any] = [tuple(of_family.values()) for of_family in bars.values()]
+        figure.legend(handles, bars, handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+            loc="outside upper center", ncols=5, handlelength=1.2, columnspacing=1.5)  # fmt: skip
+    few = f"No line joins points of fewer than {FEW} samples." if any(panel.few.any() for panel in panels) else ""
+    notes = [note, "Points of a family at the same place stand side by side.", few, *notes_of(panels)]
     add_note(figure, " ".join(filter(None, notes)))
     return figure
 
