@@ -25,7 +25,7 @@ def reviewer_questions(**frames: pd.DataFrame) -> Table:
 
 
 ALL_TABLES = {**TABLES, "reviewer_questions": reviewer_questions}
-GIVEN = {"verdicts": VERDICTS, "recorded": {}, "recordings": []}
+GIVEN = {"verdicts": VERDICTS, "recorded": {}, "recordings": [], "records": {}}
 
 
 def kinds_of(renderer: Callable, *, needed: bool = False) -> list[str]:

@@ -90,6 +90,20 @@ def test_figure4_says_how_many_seeds_stand_behind_each_point():
     assert "(1 for β = 0.5; 2 for β = 0), bars" in FIGURES["figure4"](several).get_supxlabel().replace("\n", " ")
 
 
+def test_figure4_sets_apart_what_was_trained_longer():
+    rows = of_baseline(*((split, length, 1000) for split in ("validation", "test") for length in (64, 128)))
+    longer = pd.concat([rows, mqar_runs((1.0, 2e-3, "validation", 64, 900), (1.0, 2e-3, "test", 64, 800))])
+    longer["run"] = longer["beta"].map("run of {:g}".format)
+    steps = {"run of 0": 900, "run of 0.5": 900, "run of 1": 14_400}
+    records = {run: {"settings": {"training_steps": number}} for run, number in steps.items()}
+    for given, lines in ((records, [[1.0, 1.0], [0.8]]), (None, [[1.0, 1.0, 0.8]])):
+        figure = FIGURES["figure4"](longer, given)
+        note = figure.get_supxlabel().replace("\n", " ")
+        assert [bars.lines[0].get_ydata().tolist() for bars in figure.axes[0].containers] == lines
+        assert ("(times the steps of the others): β = 1 at 0.002 (16)." in note) == bool(given)
+        assert ("may have more steps" in note) != bool(given)
+
+
 def test_figure4_shows_no_line_above_a_baseline_that_has_not_learned():
     learned = [("validation", 64, 990), ("validation", 128, 990)]
     tested = [("test", 64, 990), ("test", 128, 400), ("test", 512, 10)]

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,13 @@ def _runs_of(files: list[str], frames: "Mapping[str, pd.DataFrame]") -> list[str
     changes.
     """
     return sorted(runs_behind(files) or {run for rows in frames.values() for run in rows["run"] if run})
+
+
+def _records_of(files: list[str]) -> dict[str, dict[str, Any]]:
+    """The records of the runs that wrote some files or, of a recording's, their rows, by their ids."""
+    beside = map(read_record, filter(None, map(record_of, files)))
+    kept = (record for file in files for folder in Path(file).parents for record in packed(folder).values())
+    return {record["run"]: record for record in chain(kept, beside)}
 
 
 def _of_changed_trees(files: list[str]) -> list[str]:
@@ -133,7 +141,7 @@ def figure(args: Namespace) -> None:
     from recurformer.results.frames import read_frames
 
     frames = read_frames(args.measurements)
-    drawn = call_renderer(args.figure, FIGURES, frames)
+    drawn = call_renderer(args.figure, FIGURES, frames, records=_records_of(args.measurements))
     for target in args.out:
         with atomic_path(target) as path:
             save_figure(drawn, path, _runs_of(args.measurements, frames))

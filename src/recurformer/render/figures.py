@@ -1,12 +1,13 @@
 """The paper's six figures, and the registry of all figures: name -> function of measurement frames.
 
 Its parameters are named after the kinds of measurements that it takes (`recurformer.results.frames.COLUMNS`); one with
-a default may be missing. All raise ValueError for a kind without rows or without one of its columns, and where they are
-given nothing that they show.
+a default may be missing. `records` is no kind, but the records of the runs behind them, by their ids. All raise
+ValueError for a kind without rows or without one of its columns, and where they are given nothing that they show.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -286,12 +287,13 @@ def figure3(metrics: pd.DataFrame) -> Figure:
 
 
 @styled
-def figure4(mqar: pd.DataFrame) -> Figure:
+def figure4(mqar: pd.DataFrame, records: Mapping[str, Any] | None = None) -> Figure:
     """Figure 4: accuracy against beta, one panel a test length, at each beta's best learning rate.
 
     The rate is chosen by `best_learning_rates`, on the validation split; the panels show the test split, all rates as
     faint points. Chance is guessing one of the values in the sample, 1 / pairs. Where the original has not learned the
-    task (`why_mqar_not_run`), the panels say "not-run" and show the faint points alone.
+    task (`why_mqar_not_run`), the panels say "not-run" and show the faint points alone. No line joins trainings of
+    different numbers of steps, as far as the records of their runs tell these.
 
     Raises:
         ValueError: no row of one of the splits.
@@ -301,6 +303,10 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     best = best_learning_rates(mqar)
     test = mqar[mqar["split"] == "test"]
     reason = why_mqar_not_run(mqar, best)
+    of_runs = {run: record["settings"].get("training_steps") for run, record in (records or {}).items()}
+    runs = test.get("run", pd.Series(index=test.index)).map(of_runs).astype(float)
+    steps = runs.groupby([test["beta"], test["learning_rate"]]).max()
+    more = (steps / steps.min())[steps > steps.min()]
     panels = groups(test, "length", sort=True)
     figure, shown, columns = grid("Figure 4", len(panels), 4, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True)
     betas = sorted(test["beta"].unique())
@@ -314,12 +320,16 @@ def figure4(mqar: pd.DataFrame) -> Figure:
             at_best = ratio_of_sums(at_best_rate(rows, best), ["beta", "seed"], "correct", "queries")
             by_seed = at_best.groupby("beta")
             mean = by_seed.mean()
-            spread = [mean - by_seed.min(), by_seed.max() - mean]
-            look = series(2)
-            axes.errorbar(
-                mean.index, mean, yerr=spread if by_seed.size().max() > 1 else None, color=look.colour, linestyle="-",
-                marker=look.marker, capsize=2.5, elinewidth=1, label="RecurFormer, best learning rate",
-            )  # fmt: skip
+            look, bars = series(2), pd.DataFrame([mean - by_seed.min(), by_seed.max() - mean])
+            alike = np.array([(beta, best[beta]) not in more.index for beta in mean.index])
+            styles = {"best learning rate": (alike, "-", look.colour), "trained longer": (~alike, "none", "white")}
+            for name, (part, line, fill) in styles.items():
+                if part.any():
+                    axes.errorbar(
+                        mean.index[part], mean[part], yerr=bars.loc[:, part] if by_seed.size().max() > 1 else None,
+                        color=look.colour, linestyle=line, marker=look.marker, markerfacecolor=fill, capsize=2.5,
+                        elinewidth=1, label=f"RecurFormer, {name}",
+                    )  # fmt: skip
             original = mean[mean.index == 0]
             axes.plot(
                 original.index, original, series(0).marker, color=series(0).colour, markersize=6.5, zorder=3,
@@ -341,10 +351,13 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     seeds = f"Points: mean over seeds ({_by_beta(trainings)}), bars: lowest to highest."
     points = seeds if trainings.max() > 1 else "One seed."
     rates = _by_beta(pd.Series(best))
+    named = ", ".join(f"β = {at[0]:g} at {at[1]:g} ({times:g})" for at, times in zip(more.index, more, strict=True))
+    some = "Where it still learned, a training may have more steps (mqar.longer)."
+    longer = f"Trained longer (times the steps of the others): {named}." if named else some
     add_note(
         figure,
         "Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: "
-        f"{rates}.\n{reason or points} Where it still learned, a training may have more steps (mqar.longer).",
+        f"{rates}.\n{reason or points} {longer}",
     )
     return figure
 
