@@ -168,6 +168,7 @@ def test_the_tradeoff_sets_each_window_against_itself(figures, measurements):
     drawn = [tuple(point) for line in by_bytes.lines for point in np.column_stack(line.get_data())]
     assert (0.6, pytest.approx(over)) in drawn and (1.0, pytest.approx(1.0)) in drawn
     assert {line.get_xdata()[-1] for line in by_minutes.lines[:-1]} == {1 / 60}
+    assert [text.get_text() for text in by_bytes.texts] == ["β 0.5", "β 0.9", "β 1"], "Mamba's"
 
 
 def test_a_price_is_paid_by_position_and_set_against_the_same_window(figures, measurements):

@@ -4,14 +4,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import matplotlib.patheffects as effects
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.panels import OURS, End, Panel, draw_panels, quality_figure
+from recurformer.render.panels import OURS, End, Panel, draw_panels, name_beta, quality_figure
 from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, ratio_of_sums, require
 from recurformer.results.scores import (
@@ -59,10 +58,7 @@ def _name_betas(axes: Axes, panel: Panel) -> None:
     ours = of(panel.points[~panel.far], "mixer", "mamba")
     for ratio, score, beta in zip(ours["ratio"], ours["mean"].map(panel.measure.shown), ours["setting"], strict=True):
         above = panel.measure is CONTINUATION or score < LOW  # on the side where there is room: its line is at the edge
-        text = axes.annotate(
-            f"β {beta:g}", (ratio, score), (5, 6 if above else -11), textcoords="offset points", fontsize=7, zorder=6
-        )
-        text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
+        name_beta(axes, beta, (ratio, score), 6 if above else -11)
 
 
 @styled

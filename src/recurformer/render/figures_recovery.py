@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 
 from recurformer.paper import label
-from recurformer.render.panels import FAR, by_method, line_style, name_lines
+from recurformer.render.panels import FAR, by_method, is_ours, line_style, name_beta, name_lines
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, in_order, ratio_of_sums, require
 from recurformer.results.learned import (
@@ -359,7 +359,10 @@ def tradeoff(recovery: pd.DataFrame) -> Figure:
             style = line_style(method)
             last = last_points(of_method)
             held = last.groupby(["arm", "beta"])[CACHE].mean() / full
-            by_bytes.errorbar(held, *_means(last, ["arm", "beta"], "perplexity"), **style, elinewidth=0.7, capsize=1.5)
+            mean, bars = _means(last, ["arm", "beta"], "perplexity")
+            by_bytes.errorbar(held, mean, bars, **style, elinewidth=0.7, capsize=1.5)
+            for (_, beta), *point in zip(mean.index, held, mean, strict=True) if is_ours(method) else []:
+                name_beta(by_bytes, beta, (point[0], point[1]), -12)
             arm, beta = (held - COMMON_BETA).abs().idxmin()
             shown = of_method[(of_method["arm"] == arm) & (of_method["beta"] == beta)]
             course = shown.groupby("tokens")[["minutes", "perplexity"]].mean()

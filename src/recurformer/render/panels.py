@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import matplotlib.patheffects as effects
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -124,6 +125,12 @@ def name_lines(axes: Axes, ends: list[End], inches: float) -> None:
         piece.add_artist(Line2D([0, 12, 24], [0, 0, 0], **style, markevery=[1]))
         axes.add_artist(AnnotationBbox(piece, (1, height), (6, 0), "axes fraction", "offset points", frameon=False,
             box_alignment=(0, 0.5), pad=0))  # fmt: skip
+
+
+def name_beta(axes: Axes, beta: float, point: tuple[float, float], above: float) -> None:
+    """A point's β, so many printer's points above it."""
+    text = axes.annotate(f"β {beta:g}", point, (5, above), textcoords="offset points", fontsize=7, zorder=6)
+    text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
 
 
 def say_not_run(axes: Axes) -> None:
