@@ -19,7 +19,7 @@ from tests import forks
 ROOT = Path(__file__).parents[2]
 CHANGING = {
     "long": [], "long-2k": ["long"], "long-8k": ["long"], "long-text": ["long"], "record": [], "small": [],
-    "recall": ["small"],
+    "recall": ["small"], "rates": [],
 }  # fmt: skip
 """Studies whose files change the default one's, with those between."""
 STUDIES = {

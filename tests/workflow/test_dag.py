@@ -17,7 +17,7 @@ from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow, option
 
 LONG = {"continuation", "prices"}
 LEARNING = {"small", "recall"}
-RECOVER = {"smoke", "default", "record", "recovery", *LEARNING}
+RECOVER = {"smoke", "default", "record", "recovery", "rates", *LEARNING}
 
 
 @pytest.mark.parametrize("study", STUDIES)
