@@ -51,7 +51,7 @@ from recurformer.results.words import (
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
 REASONS = {
-    "l_m": "not measured nor computed in this study",
+    "l_m": "not measured in this study: it needs one GPU of 80 GB, and no weights (config/gpu.yaml)",
     "h_gq": "no HashHop run of it in this study: it needs the published weights and a GPU (config/paper.yaml)",
     "cs_10k": "its cache of 10,240 tokens was not counted in this study",
     "cs_60k": "its cache of 61,440 tokens was not counted in this study",
