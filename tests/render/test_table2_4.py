@@ -43,10 +43,7 @@ def test_a_note_on_missing_values_names_the_lines_of_a_model_that_has_others(mea
     notes = build("table4", measurements, cache=cache).notes
     assert "cs_10k of Llama2-7B (β = 0.25, β = 0.90): not-run: its cache of 10,240 tokens was not counted" in str(notes)
     notes = build("table2", measurements).notes
-    assert (
-        "l_m of Llama2-7B (PyramidInfer): not-run: not measured in this study: it needs one GPU of 80 GB, and no weights (config/gpu.yaml)."
-        in notes
-    )
+    assert "l_m of Llama2-7B (PyramidInfer): not-run: not measured in this study: it needs one GPU" in str(notes)
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
