@@ -322,3 +322,11 @@ def test_the_verdict_on_a_world_that_differs(claim, kind, change, verdict, said)
         found = ""
     assert said in f"{found} {decision.reason}"
     assert verdict != UNDECIDED or CLAIMS[claim].needs in decision.reason
+
+
+def test_a_length_that_was_only_reached_refutes_no_longer_one():
+    """It is open by itself, and does not stand against a longer one in another recording."""
+    claim, frames = CLAIMS["table4/llama2-7b/0.90/l_m"], ideal()
+    reached = frames | {"memory": all_of(put("l_m", 40_000), put("at_least", True))(frames["memory"])}
+    assert decide(claim, [world(reached)]).verdict == UNDECIDED and claim.judge(world(reached)).holds
+    assert not claim.judge(world(frames | {"memory": put("l_m", 40_000)(frames["memory"])})).holds

@@ -188,7 +188,7 @@ def test_prices_go_on_where_they_were_stopped(world, tmp_path, monkeypatch):
 
     monkeypatch.setattr(budget, "price", stopped_once)
     words = ["prices", str(world / "text"), str(tmp_path / "prices.csv"), "--articles", str(world / "articles.parquet")]
-    words += ["--name", "tiny", "--settings", "{tokens: 100, checked: 2}"]
+    words += ["--name", "tiny", "--settings", "{tokens: 100, needle_weight: 0, checked: 2}"]
     assert main(words) == 1 and not (tmp_path / "prices.csv").exists()
     assert main(words) == 0 and len(read) == budget.PRICED == 4
     assert [path.name for path in tmp_path.iterdir()] == ["prices.csv"]

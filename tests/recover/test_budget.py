@@ -205,6 +205,11 @@ def test_checked_prices_are_those_of_one_group_alone(name):
     pd.testing.assert_frame_equal(rows[[*prices]], prices)
     measured = rows.dropna(subset="divergence")
     assert len(measured) == 6 and (measured.divergence > 0).all()
+    least = budget.least_of(prices, model)
+    made = [budget.spend(prices, model, fraction).keeps for fraction in budget.BUDGETS if fraction >= least]
+    for row in measured.itertuples():
+        keep = Keep(None if pd.isna(row.window) else int(row.window), row.bits)
+        assert keep in [keeps[row.layer][row.group] for keeps in made]
     each = model.config.num_attention_heads // model.config.num_key_value_heads
     heads = [[] for _ in range(model.config.num_hidden_layers)]
     for row in measured.itertuples():

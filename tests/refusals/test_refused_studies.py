@@ -99,6 +99,11 @@ VALUES = [
     ("ablations/hashhop/untrained", ["mamba"], "hashhop.untrained: mamba: the closed form reads text; name it in"),
     ("ablations/language/untrained", ["gated"], "'window', 'linear', 'mean', 'zero', 'mamba' or 'window_state'"),
     ("ablations/hashhop/priced", ["windows"], "hashhop.priced: prices are of text; name what is bought in"),
+    (
+        "ablations/prices",
+        {"checked": 3},
+        "ablations.prices: checked: a price counts lookups beside the divergence; give",
+    ),
     ("selection", {"by": "retrieval"}, "selection.by: 'retrieval' is measured for ablations only"),
     ("selection", {"by": "mixer_price"}, "selection.by: 'mixer_price' is measured for ablations only"),
     ("ablations/hashhop/selectors", ["mixer_price"], "ablations.hashhop.selectors: mixer_price is measured on text"),

@@ -128,12 +128,13 @@ def checked(
         original: the model that was priced.
         prices: of `price_list`.
         input_ids: (samples, L), such as were priced.
-        count: of choices, drawn among those that `spend` makes for `BUDGETS`.
+        count: of choices, at most, drawn among those that `spend` makes for `BUDGETS`.
         seed: of the draws.
         step: as of `price_list`.
 
     Returns:
-        The prices with a column divergence: KL(original || changed), nats a token; NaN where it was not measured.
+        The prices with a column divergence: KL(original || changed), nats a token; NaN where it was not measured. It
+        estimates what a cost does if the lookups have no weight.
     """
     config, least = original.config, least_of(prices, original)
     made = dict.fromkeys(

@@ -304,9 +304,10 @@ def figure4(mqar: pd.DataFrame, records: Mapping[str, Any] | None = None) -> Fig
     test = mqar[mqar["split"] == "test"]
     reason = why_mqar_not_run(mqar, best)
     of_runs = {run: record["settings"].get("training_steps") for run, record in (records or {}).items()}
-    runs = test.get("run", pd.Series(index=test.index)).map(of_runs).astype(float)
-    steps = runs.groupby([test["beta"], test["learning_rate"]]).max()
-    more = (steps / steps.min())[steps > steps.min()]
+    of_rows = test.get("run", pd.Series(index=test.index)).map(of_runs).astype(float)
+    steps = of_rows.groupby([test["beta"], test["learning_rate"]]).max()
+    usual = steps[[at in best.items() for at in steps.index]].min()
+    more = (steps / usual)[steps > usual]
     panels = groups(test, "length", sort=True)
     figure, shown, columns = grid("Figure 4", len(panels), 4, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True)
     betas = sorted(test["beta"].unique())

@@ -361,8 +361,8 @@ def tradeoff(recovery: pd.DataFrame) -> Figure:
             held = last.groupby(["arm", "beta"])[CACHE].mean() / full
             mean, bars = _means(last, ["arm", "beta"], "perplexity")
             by_bytes.errorbar(held, mean, bars, **style, elinewidth=0.7, capsize=1.5)
-            for (_, beta), *point in zip(mean.index, held, mean, strict=True) if is_ours(method) else []:
-                name_beta(by_bytes, beta, (point[0], point[1]), -12)
+            for (_, beta), x, y in zip(mean.index, held, mean, strict=True) if is_ours(method) else []:
+                name_beta(by_bytes, beta, (x, y), -12)
             arm, beta = (held - COMMON_BETA).abs().idxmin()
             shown = of_method[(of_method["arm"] == arm) & (of_method["beta"] == beta)]
             course = shown.groupby("tokens")[["minutes", "perplexity"]].mean()

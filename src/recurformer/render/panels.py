@@ -322,7 +322,11 @@ def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: st
         handles: list[Any] = [tuple(of_family.values()) for of_family in bars.values()]
         figure.legend(handles, bars, handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
             loc="outside upper center", ncols=5, handlelength=1.2, columnspacing=1.5)  # fmt: skip
-    few = f"No line joins points of fewer than {FEW} samples." if any(panel.few.any() for panel in panels) else ""
+    few = (
+        f"No line joins points of fewer than {FEW} samples."
+        if any(panel.few.any() and not panel.reason for panel in panels)
+        else ""
+    )
     notes = [note, "Points of a family at the same place stand side by side.", few, *notes_of(panels)]
     add_note(figure, " ".join(filter(None, notes)))
     return figure

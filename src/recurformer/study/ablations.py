@@ -179,7 +179,16 @@ class Prices(Block):
     needle_weight: NeedleWeight = NEEDLE_WEIGHT
     """What all looked-up tokens of a text count together; all its tokens together count 1."""
     checked: Index = 0
-    """Choices whose divergence is measured beside their prices, one at a time."""
+    """Choices, at most, whose divergence is measured beside their prices, one at a time; with a needle_weight of 0."""
+
+    @model_validator(mode="after")
+    def is_a_divergence(self) -> Self:
+        """What is checked is an estimate of the divergence alone."""
+        if self.checked and self.needle_weight:
+            raise ValueError(
+                "checked: a price counts lookups beside the divergence; give needle_weight 0, or leave it out"
+            )
+        return self
 
 
 class MixerPrices(Block):

@@ -47,7 +47,7 @@ NEEDS = {
     ),
     "ablation_lm_eval": Need(900, 1, 1440, gpu=True),
     "head_scores": Need(700, 1, 1440, gpu=True),  # and a training of gates
-    **dict.fromkeys(["prices", "long_prices"], Need(700, 1, 1440, gpu=True)),
+    **dict.fromkeys(["prices", "long_prices"], Need(700, 2, 1440, gpu=True)),  # of a changed model, to check prices
     "mixer_prices": Need(700, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
     **dict.fromkeys(["needle", "turns", "written", "hashhop", "baseline"], WRITE),
