@@ -275,20 +275,23 @@ def test_what_is_said_of_long_inputs_is_recorded():
     assert f"windows by price: by {mean:.3f} [{low:.3f}, {high:.3f}] nats a token at a quarter of the cache" in FINDINGS
     later = rows["turns"][~rows["turns"]["known"]].groupby(by)["correct"].agg(["sum", "size"])
     assert set(later["size"]) == {100}
-    answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits", "windows", "razor_attention")]
+    methods = ("full", "snapkv", "windows_bits", "windows", "razor_attention", "streaming_llm")
+    answered = [later["sum"][method] for method in methods]
     known = rows["turns"][rows["turns"]["known"]].groupby(by)["correct"].sum().sort_index(ascending=False)
     assert "SnapKV found {}, {} and {} of 10 such".format(*known["snapkv"]) in FINDINGS
-    assert "it found {}, {} and {} of 10 facts whose question".format(*known["razor_attention"]) in FINDINGS
+    others = *known["razor_attention"], *known["streaming_llm"]
+    assert "They found {}, {} and {}, and {}, {} and {} of 10 facts whose question stood".format(*others) in FINDINGS
     sentences = (
         "original answers {}.",
         "SnapKV answers {}, {} and {},",
         "Windows and bits by price drop tokens too, and answer {}, {} and {}.",
         "and windows of 16 bits by price {}, {} and {}.",
-        "RazorAttention answers {}, {} and {} of the later questions;",
+        "RazorAttention answers {}, {} and {} of the later questions,",
+        "and StreamingLLM {}, {} and {}. They",
     )
     for stated, of_method in zip(sentences, answered, strict=True):
         assert stated.format(*of_method.sort_index(ascending=False)) in FINDINGS
-    full, snapkv, ours, _, razor = (one.iloc[0] if len(one) == 1 else one[0.125] for one in answered)
+    full, snapkv, ours, _, razor, _ = (one.iloc[0] if len(one) == 1 else one[0.125] for one in answered)
     assert f"answer {ours} of 100, RazorAttention {razor}, SnapKV {snapkv}, and the original {full}." in README
 
 
@@ -362,6 +365,17 @@ def test_other_windows_in_the_heads_of_highest_ra_i_are_stated_as_recorded():
     theirs = sums["divergence"] / sums["tokens"]
     beside_kvzip = [corrected(ours[beta] - theirs[other], 2) for beta, other in ((0.857, 0.8), (1.0, 0.9333))]
     assert all("[-" in each for each in beside_kvzip), "from 512 tokens in these no difference is shown"
+
+
+def test_checked_prices_are_stated_as_recorded():
+    rows = pd.read_parquet(ROOT / "recorded/long-text/measurements/prices.parquet").dropna(subset="divergence")
+    times, ranks = rows["cost"] / rows["divergence"], rows["cost"].corr(rows["divergence"], "spearman")
+    assert (rows["needle_weight"] == 0).all() and f"{len(rows)} choices, of those that budgets make" in FINDINGS
+    within = times.between(1 / 2, 2).sum()
+    mean = f"the estimate is {np.exp(np.log(times).mean()):.2f} of the measured divergence, {within} are within"
+    assert mean in FINDINGS and f"a factor of two, and the rank correlation is {ranks:.2f}." in FINDINGS
+    assert f"{within} of {len(rows)} choices cost within a factor of two of their" in ADAPT
+    assert f"made one at a time (rank correlation {ranks:.2f})" in ADAPT
 
 
 def earlier_price_list(run, metric, study="long"):
