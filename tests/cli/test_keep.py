@@ -1,5 +1,7 @@
 """What is kept of a study: measurements, records, tables and figures; no weights, no text."""
 
+import re
+
 import pytest
 
 from recurformer.cli.main import main
@@ -94,18 +96,23 @@ def test_only_a_recording_of_one_card_has_its_name(tmp_path, monkeypatch, capsys
     assert not (tmp_path / "recorded").exists()
 
 
-def test_a_table_names_what_changed_code_has_measured(tmp_path, monkeypatch):
-    files = [tmp_path / f"growth/{name}/complexity.csv" for name in ("clean", "changed")]
+@pytest.mark.parametrize(
+    ("kind", "rendered", "suffix"),
+    [("complexity", ("table", "table1"), ".md"), ("mqar", ("figure", "figure4"), ".svg")],
+)
+def test_a_table_and_a_figure_name_what_changed_code_has_measured(tmp_path, monkeypatch, kind, rendered, suffix):
+    files = [tmp_path / f"measured/{name}/{kind}.csv" for name in ("clean", "changed")]
     for file, dirty in zip(files, (False, True), strict=True):
         of_tree(monkeypatch, dirty)
         file.parent.mkdir(parents=True)
-        with run_record(file.parent / "complexity.run.json", "complexity", [], {}, outputs=[file]):
-            shown()["complexity"].to_csv(file, index=False)
+        with run_record(file.parent / f"{kind}.run.json", kind, [], {}, outputs=[file]):
+            shown()[kind].to_csv(file, index=False)
     notes = []
     for chosen in (files, files[:1]):
-        assert main(["table", "table1", *map(str, chosen), "--out", str(tmp_path / "table1.md")]) == 0
-        written = (tmp_path / "table1.md").read_text()
-        notes.append(f"{CHANGED} complexity: changed." in written)
+        target = tmp_path / f"rendered{suffix}"
+        assert main([*rendered, *map(str, chosen), "--out", str(target)]) == 0
+        lines = re.sub(r"\s*<[^>]+>\s*", " ", target.read_text()) if suffix == ".svg" else target.read_text()
+        notes.append(f"{CHANGED} {kind}: changed." in " ".join(lines.split()))
     assert notes == [True, False]
 
 

@@ -69,15 +69,18 @@ def _records_of(files: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _of_changed_trees(files: list[str]) -> list[str]:
-    """Each kind of measurement with the folders of the files that code wrote which differed from its commit, below the
-    folders that all files share.
+    """A note on code that differed from its commit, if any did: each kind of measurement with the folders of the files
+    that it wrote, below the folders that all files share.
     """
+    from recurformer.results.words import CHANGED
+
     shared = Path(os.path.commonpath([Path(file).parent for file in files]))
     folders: dict[str, list[str]] = {}
     for file in map(Path, files):
         if (record := record_of(file)) and read_record(record)["git"]["dirty"]:
             folders.setdefault(file.stem, []).append(str(file.parent.relative_to(shared)))
-    return [f"{kind}: {', '.join(sorted(places))}" for kind, places in sorted(folders.items())]
+    of_kinds = [f"{kind}: {', '.join(sorted(places))}" for kind, places in sorted(folders.items())]
+    return [f"{CHANGED} {'; '.join(of_kinds)}."] if of_kinds else []
 
 
 @stage(
@@ -99,7 +102,7 @@ def table(args: Namespace) -> None:
     from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table
     from recurformer.results.frames import packed_frames, read_frames, recordings
-    from recurformer.results.words import BORROWED, CHANGED, Verdict
+    from recurformer.results.words import BORROWED, Verdict
 
     frames = read_frames(args.measurements)
     claims = [claim for claim in ledger.all_claims() if claim.id.startswith(f"{args.table}/")]
@@ -121,8 +124,7 @@ def table(args: Namespace) -> None:
     rendered = rendered.measured_by(args.study, hardware, _runs_of(args.measurements, frames))
     if taken := ledger.from_recordings(decisions):
         rendered = replace(rendered, notes=(*rendered.notes, BORROWED, *taken))
-    if changed := _of_changed_trees(args.measurements):
-        rendered = replace(rendered, notes=(*rendered.notes, f"{CHANGED} {'; '.join(changed)}."))
+    rendered = replace(rendered, notes=(*rendered.notes, *_of_changed_trees(args.measurements)))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)
@@ -137,11 +139,13 @@ def table(args: Namespace) -> None:
 def figure(args: Namespace) -> None:
     """Render one figure, of the paper or of the ablations, from measurement files, as SVG or PNG."""
     from recurformer.render.figures import FIGURES
-    from recurformer.render.style import save_figure
+    from recurformer.render.style import add_note, save_figure
     from recurformer.results.frames import read_frames
 
     frames = read_frames(args.measurements)
     drawn = call_renderer(args.figure, FIGURES, frames, records=_records_of(args.measurements))
+    for note in _of_changed_trees(args.measurements):
+        add_note(drawn, note)
     for target in args.out:
         with atomic_path(target) as path:
             save_figure(drawn, path, _runs_of(args.measurements, frames))

@@ -2,7 +2,6 @@
 
 import math
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from recurformer.results.learned import (
     untrained,
 )
 from recurformer.results.scores import PAPERS_SELECTOR, method_label, subject_of
-from recurformer.results.words import CHANGED, from_to
+from recurformer.results.words import from_to
 from recurformer.study.ablations import COMMON_BETA
 
 CACHE = f"bytes_{LENGTHS[0]}"
@@ -185,11 +184,10 @@ def recovery(recovery: pd.DataFrame) -> Figure:
 
 
 @styled
-def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame, records: Mapping[str, Any] | None = None) -> Figure:
+def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     """Quality of each arm, hollow before any training, filled after the same tokens; and the closed form's error.
 
-    Of several models the first is shown. Arms without a closed form have no error. The note names the trainings by code
-    that differed from its commit, as far as the records of their runs tell.
+    Of several models the first is shown. Arms without a closed form have no error.
 
     Raises:
         ValueError: no arm at equal bytes or no original.
@@ -245,17 +243,13 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame, records: Map
     axes.set_xlabel("layer")
     axes.set_ylabel("fraction missed")
     axes.legend(ncols=2, loc="upper left")
-    dirty = [run for run, record in (records or {}).items() if record["git"]["dirty"]]
-    rows = recovery[(recovery["model"] == model) & at_equal_bytes(recovery)]
-    of_dirty = groups(rows[rows["run"].isin(dirty)], ["arm", "mixer"]) if dirty else []
-    changed = "; ".join(f"{arm_label(*arm)} (seed {', '.join(map(str, of['seed'].unique()))})" for arm, of in of_dirty)
     add_note(
         figure,
         f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads; bytes that do not grow with the text, float32. "
         f"Filled: after {ends['tokens'].max():,} tokens. Hollow: before training. At an arrow: what is further off, "
         f"before training first. Bars: 95 % interval over {ends['windows'].min()} windows; of several seeds the mean. "
         f"{ON_THE_SAME} Below: fraction of the replaced heads' squared output, in the residual stream, that the closed "
-        "form cannot predict." + (f" {CHANGED} {changed}." if changed else ""),
+        "form cannot predict.",
     )
     return figure
 

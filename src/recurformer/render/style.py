@@ -107,10 +107,13 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
 
 
 def add_note(figure: Figure, text: str) -> None:
-    """Small print below the axes, broken into lines: rules and numbers that a reader needs beside the picture."""
+    """Small print below the axes, and below earlier notes, broken into lines: rules and numbers that a reader needs
+    beside the picture.
+    """
     characters = int(17 * figure.get_figwidth())  # 17 an inch
     lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, characters)]
-    figure.supxlabel("\n".join(lines), fontsize=7.5, color="0.25", x=0.01, ha="left")
+    figure.supxlabel("\n".join([*figure.get_supxlabel().splitlines(), *lines]), fontsize=7.5, color="0.25", x=0.01,
+        ha="left")  # fmt: skip
 
 
 def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
