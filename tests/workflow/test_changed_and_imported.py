@@ -1,9 +1,12 @@
 """A study whose settings change, on the command line or in its file, and a workflow that imports this one."""
 
+import json
 import re
 
+import pytest
 import yaml
 
+from recurformer.study import Study
 from tests.workflow.dry_runs import ROOT, snakemake
 
 IMPORTING = f"""
@@ -30,6 +33,21 @@ def test_what_the_command_line_changes_stands_apart():
     assert refused.returncode == 1
     said = "study: --config changes device; give the changed study a name too: --config study=NAME"
     assert said in refused.stdout + refused.stderr
+
+
+def words_of(value):
+    """Every scalar as its word, as Snakemake hands on what stands within a nested value of `--config`."""
+    if isinstance(value, dict):
+        return {key: words_of(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [words_of(each) for each in value]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.mark.parametrize("study", ["smoke", "paper"])
+def test_the_command_line_says_numbers_and_nothing_as_words(study):
+    values = yaml.safe_load((ROOT / f"config/{study}.yaml").read_text())
+    assert Study.read(words_of(values)) == Study.read(values)
 
 
 def test_another_workflow_imports_this_one(tmp_path):

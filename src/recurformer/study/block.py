@@ -33,6 +33,8 @@ def _written_plainly(value: float) -> float:
 
 
 NUMBER = BeforeValidator(_no_truth)
+WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, str) and value.isdecimal() else value)
+"""A number of a list of numbers, which `--config` hands on as a word."""
 Share = Annotated[float, Field(ge=0, le=1), NUMBER]
 Budget = Annotated[float, Field(gt=0, le=1), NUMBER]
 Beta = Annotated[Share, AfterValidator(_written_plainly)]
@@ -51,6 +53,12 @@ class Block(BaseModel):
     """A group of settings: immutable, and a key that it does not know is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def none_is_none(cls, value: Any) -> Any:
+        """Within a nested value of `--config`, Snakemake hands on every scalar as its word."""
+        return None if value == "null" else value
 
     @field_validator("*")
     @classmethod

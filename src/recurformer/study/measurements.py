@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from recurformer.data.sizes import HashHopTextSizes, HashHopTokenSizes, check_mqar
-from recurformer.study.block import NUMBER, Block, Count, Index, Name, Rate, Several, Share
+from recurformer.study.block import NUMBER, WHOLE, Block, Count, Index, Name, Rate, Several, Share
 from recurformer.study.inputs import check_heads
 from recurformer.study.method import Selection, Training
 
@@ -66,7 +66,7 @@ class Tasks(Block):
     """Tasks of lm-eval with another number of solved examples in the prompt: (name, examples)."""
     tokens: Count = 1024
     """Tokens of a passkey prompt, and of a window of `wikipedia`."""
-    ruler_length: Literal[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072] = 4096
+    ruler_length: Annotated[Literal[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072], WHOLE] = 4096
     """Length of the prompts of lm-eval's RULER tasks, in tokens."""
     batch_size: Count = 1
     """Requests in a batch: changes speed and memory, not the result. 1 is fastest on a CPU."""
