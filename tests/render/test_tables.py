@@ -122,6 +122,13 @@ def test_lm_eval_shows_the_original_twice_and_recurformer_with_standard_errors(t
     assert line["samples"] == "1,000"
     assert "±" not in pick(lines_of(table), Task="wikipedia")["original"]
     rows = measurements["ablation_lm_eval"]
+    came = rows[(rows["family"] == "original") & ~rows["trained"]]
+    bought = came.assign(family="priced", method="windows_bits")
+    shares = [bought.assign(setting=share, value=share) for share in (0.125, 0.25)]
+    priced = lines_of(build("lm_eval", measurements, ablation_lm_eval=pd.concat([came, *shares])))
+    of_shares = [f"windows and bits by price, {share} of the cache" for share in (0.25, 0.125)]
+    assert list(priced.columns)[-2:] == of_shares
+    assert list(pick(priced, Task="hellaswag")[of_shares]) == ["0.250 ± 0.010", "0.125 ± 0.010"]
     untold = build("lm_eval", measurements, ablation_lm_eval=rows[rows["trained"]])
     assert set(lines_of(untold)["original"]) == {NOTHING}
     with pytest.raises(ValueError, match="two values of smollm2-135m, hellaswag, acc"):

@@ -139,9 +139,7 @@ MEASUREMENTS = {
         "hashhop", of_other_sizes, "hashhop_sizes.parquet"
     ),
     "ablation_lm_eval": lm_eval_of(trained_on_text),
-    "papers_ablation_lm_eval": lm_eval_of(
-        lambda name: [Subject("original"), *papers_on_text(name)], LANGUAGE
-    ),
+    "papers_ablation_lm_eval": lm_eval_of(asked_by_lm_eval, LANGUAGE),
     "head_scores": collect(
         "<results>/language/{backbone}/head_scores.parquet",
         backbone=(

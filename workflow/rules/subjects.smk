@@ -47,6 +47,16 @@ def papers_on_text(backbone):
     return [papers(beta, config["seed"]) for beta in LANGUAGE[backbone]["betas"]]
 
 
+def asked_by_lm_eval(backbone):
+    """The original, and the paper's method on text; where nothing that is compared is trained, what is bought by price."""
+    changed = ABLATIONS["language"]
+    priced = [Subject("priced", name) for name in changed["priced"]]
+    return [
+        Subject("original"),
+        *(priced if priced and not changed["trained"] else papers_on_text(backbone)),
+    ]
+
+
 def nearest_to_common(betas):
     """The fraction of replaced heads that is nearest to that of all comparisons, if any are replaced."""
     return sorted(filter(None, betas), key=lambda beta: abs(beta - COMMON_BETA))[:1]

@@ -30,10 +30,12 @@ KEYS = ["model", "task", "metric"]
 
 def _compared(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of what is compared, with its name and its fraction of replaced heads."""
-    originals, ours = of(rows, "original"), of(rows, "mixer", "mamba")
+    originals, ours, priced = of(rows, "original"), of(rows, "mixer", "mamba"), of(rows, "priced")
+    shares = [f"{method_label('priced', row.method)}, {row.setting:g} of the cache" for row in records(priced)]
     return pd.concat([
         originals.assign(compared=originals["trained"].map({False: AS_IT_CAME, True: TRAINED}), beta=0.0),
         ours[ours["trained"]].assign(compared=OURS, beta=ours["setting"]),
+        priced.assign(compared=shares, beta=0.0).sort_values(["method", "setting"], ascending=False),
     ])  # fmt: skip
 
 
@@ -54,10 +56,11 @@ def lm_eval_table(ablation_lm_eval: pd.DataFrame) -> Table:
     """
     rows = _compared(identified(ablation_lm_eval, LM_EVAL))
     if rows.empty:
-        raise ValueError(f"{LM_EVAL} measurements are of other models than the original and RecurFormer")
+        raise ValueError(f"{LM_EVAL} measurements are of nothing that this table compares")
     betas = sorted(rows.loc[rows["compared"] == OURS, "beta"].unique())
     headings = {(compared, 0.0): compared for compared in (AS_IT_CAME, TRAINED)}
     headings |= {(OURS, beta): f"{OURS}, β {beta:g}" for beta in betas}
+    headings |= {(compared, 0.0): compared for compared in rows.loc[rows["family"] == "priced", "compared"]}
     lines: list[Line] = []
     frames = []
     for model, of_model in by_model(rows):
@@ -78,7 +81,7 @@ def lm_eval_table(ablation_lm_eval: pd.DataFrame) -> Table:
         "number is the score of RULER's prompts of so many tokens.",
         "What the values say about RecurFormer: the claim reviewer/lm-eval in claims.md.",
     )
-    title = "Tasks of lm-eval: the original as it came, the original trained likewise, and RecurFormer"
+    title = "Tasks of lm-eval: the original as it came, the original trained likewise, and what was made of it"
     return Table("lm_eval", title, frame.reset_index(drop=True), lines, notes)
 
 
