@@ -118,6 +118,7 @@ GOALS: tuple[Goal, ...] = (
     *_models("throughput", (32768,), (0.9,), 3.0, "cuda"),
     *(Goal("training", f"{length} tokens", "beta 0.5", "backbone", "time", "<=", 1.15) for length in (128, 1024)),
     Goal("profiling", "1024 tokens", "profile_heads", "forward", "time", "<=", 1.15),
+    Goal("profiling", "prices of 4096 tokens", "price", "forward", "peak_bytes", "<=", 1e9),
 )
 
 QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
