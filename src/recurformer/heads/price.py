@@ -68,13 +68,13 @@ def _of_groups(rows: Tensor, keys: Tensor) -> Tensor:
     return (grouped @ keys.mT).view(*rows.shape[:3], -1)
 
 
-def _by_distance(x: Tensor, before: float) -> Tensor:
-    """Return x (..., queries, keys) of the last of as many queries as keys, by their distance in the place of keys: 0
-    is the query's own. What would lie before the first key is `before`.
+def _by_distance(x: Tensor) -> Tensor:
+    """Return a view of x (..., queries, keys + queries) by the distance from a query to a key, (..., queries, keys).
+
+    The queries are the last of as many as there are keys. x has the keys latest first, then what would lie before them.
     """
-    queries, keys = x.shape[-2:]
-    padded = F.pad(x.flip(-1), (0, queries), value=before)
-    return padded.as_strided(x.shape, (*padded.stride()[:-2], keys + queries - 1, 1), queries - 1)
+    *outer, queries, columns = x.shape
+    return x.as_strided((*outer, queries, columns - queries), (*x.stride()[:-2], columns - 1, 1), queries - 1)
 
 
 def _products(
@@ -100,13 +100,15 @@ def _products(
     for start in range(0, query.shape[2], ROWS):
         stop = min(start + ROWS, query.shape[2])
         scores, effects = (
-            _of_groups(rows[:, :, start:stop], keys[:, :, :stop]) for rows, keys in ((query, key), (gradient, value))
-        )  # (B, H, queries, keys)
-        first = torch.arange(min(sinks, stop), device=query.device)
+            _of_groups(rows[:, :, start:stop], F.pad(keys[:, :, :stop].flip(2), (0, 0, 0, stop - start)))
+            for rows, keys in ((query, key), (gradient, value))
+        )  # (B, H, queries, keys + queries)
+        first = torch.arange(min(sinks, stop), device=query.device).flip(0)
         later = first > torch.arange(start, stop, device=query.device)[:, None]
-        runs = [(scores[..., : len(first)].masked_fill(later, -torch.inf), effects[..., : len(first)])]
-        scores[..., : len(first)] = -torch.inf
-        scores, effects = _by_distance(scores, -torch.inf), _by_distance(effects, 0.0)
+        seen_always = slice(stop - len(first), stop)
+        runs = [(scores[..., seen_always].masked_fill(later, -torch.inf), effects[..., seen_always])]
+        scores[..., seen_always.start :] = -torch.inf
+        scores, effects = _by_distance(scores), _by_distance(effects)
         runs += [(scores[..., near:far], effects[..., near:far]) for near, far in pairwise([0, *windows, stop])]
         most = query.new_full(scores.shape[:-1], -torch.inf, dtype=torch.float64)
         total, weighted = torch.zeros_like(most), torch.zeros_like(most)
@@ -128,10 +130,11 @@ def _whole_products(query: Tensor, gradient: Tensor, key: Tensor, value: Tensor,
     """Return the products of `_products` without a window, of the queries at ascending `places`, (B, H, queries)."""
     blocks = []
     for at in places.split(ROWS):
-        seen = slice(0, int(at[-1]) + 1)
-        later = torch.arange(seen.stop, device=query.device) > at.to(query.device)[:, None]
-        weights = _of_groups(query[:, :, at], key[:, :, seen]).masked_fill_(later, -torch.inf).softmax(-1)
-        blocks.append(weights.mul_(_of_groups(gradient[:, :, at], value[:, :, seen])).sum(-1).double())
+        stop = int(at[-1]) + 1
+        seen = torch.arange(stop, device=query.device) <= at.to(query.device)[:, None]
+        # (B, queries, H, D)
+        output = causal_attention(query[:, :, at], key[:, :, :stop], value[:, :, :stop], seen, 1.0)
+        blocks.append((output.transpose(1, 2) * gradient[:, :, at]).sum(-1).double())
     return torch.cat(blocks, 2)
 
 
