@@ -129,11 +129,17 @@ class Sizes:
         return tokens * (FLOAT32 * kept + LOGITS_BYTES * self.words)
 
 
-def _of_texts(rule: str, study: Mapping[str, Any], sizes: Sizes, subject: str) -> float:
+def _of_texts(rule: str, study: Mapping[str, Any], sizes: Sizes, names: Mapping[str, str]) -> float:
     """Bytes beside the weights that follow the length of the texts that a rule reads."""
     ablations, mamba = study["ablations"], study["mamba"]
     scanned = SCANNED * FLOAT32 * mamba["d_state"] * mamba["expand"] * sizes.width  # for each token
-    priced = ablations["prices"]["tokens"]
+    priced, subject = ablations["prices"]["tokens"], names.get("subject") or ""
+    if rule == "ablation_lm_eval" and (names.get("evaluated") or "").startswith(("niah", "ruler")):
+        changed = sizes.weight_bytes if subject.startswith("priced/") else 0  # a second model
+        return changed + LOGITS_BYTES * sizes.words * study["language"]["tasks"]["ruler_length"]
+    if rule == "written" and (asked := ablations["written"]):  # the caches of both models, and one layer
+        kept = FLOAT32 * (4 * sizes.layers * sizes.kv_width + 4 * sizes.inner)
+        return kept * (asked["prompt"] + asked["tokens"]) * asked["batch_size"]
     if rule == "positions" and (asked := ablations["positions"]):
         return DIVERGENCE_BYTES * sizes.words * asked["tokens"] * asked["batch_size"]
     if rule in ("needle", "turns") and ("/mamba" in subject or subject.startswith("recovered/")):
@@ -141,11 +147,10 @@ def _of_texts(rule: str, study: Mapping[str, Any], sizes: Sizes, subject: str) -
         return scanned * max([*asked["lengths"], *asked.get("several_lengths", [])], default=0)
     if rule == "head_scores":
         return sizes.training_bytes(ablations["scores"]["tokens"])
-    if rule == "mixer_prices":
-        return sizes.price_bytes(priced) + scanned * priced
     if rule == "long_prices" and (asked := ablations["long_inputs"]):
         priced = asked["continuation"]["prompt"] + asked["continuation"]["tokens"]
-    return sizes.price_bytes(priced) if rule in ("prices", "long_prices") else 0.0
+    prices = sizes.price_bytes(priced) if rule.endswith("prices") else 0
+    return prices + (scanned * priced if rule == "mixer_prices" else 0)
 
 
 def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:
@@ -166,7 +171,7 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
     if need.copies and backbone:
         sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
-        held += 0 if on_gpu else _of_texts(known, study, sizes, names.get("subject") or "")
+        held += 0 if on_gpu else _of_texts(known, study, sizes, names)
         if need.trains and not on_gpu:
             learnt = {"pretrain_text": "pretraining", "train_copying": "copying"}.get(known, "training")
             training = study["language"][learnt] or {"batch_size": 1}
