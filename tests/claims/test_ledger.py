@@ -397,7 +397,8 @@ OF_ABLATIONS = ("compared_hashhop", "needle", "continuation")
     ("claim", "kinds", "subjects", "seeds"),
     [
         ("pareto", OF_ABLATIONS[:1], RA_I | EVICTED | REPLACED, 1),
-        ("needle", OF_ABLATIONS[1:], RA_I | EVICTED, 1),
+        ("needle", OF_ABLATIONS[1:2], RA_I | EVICTED, 1),
+        ("recalled", OF_ABLATIONS[2:], RA_I | EVICTED, 1),
         ("granularity", OF_ABLATIONS, RA_I | {"layers-mamba-ra_i"}, 1),
         ("selectors", OF_ABLATIONS, RA_I | {"mixer-mamba-random"}, 3),
         ("length", ("continuation",), RA_I, 1),
