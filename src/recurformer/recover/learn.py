@@ -16,13 +16,16 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
+from recurformer.data import IGNORED
 from recurformer.data.datasets import Item
-from recurformer.heads.attention import reading
+from recurformer.heads.attention import logits_of, reading
 from recurformer.measure.language import divergence
-from recurformer.recover.pair import relative_error, replaced_layers
+from recurformer.recover.pair import PLACES, relative_error, replaced_layers
 from recurformer.train.checkpoints import fingerprint
 from recurformer.train.optimiser import in_mixer
 from recurformer.train.trainer import train
@@ -190,16 +193,35 @@ class Distillation:
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
         """The value for one batch; scalar. Padding, 0 in its attention_mask, does not count."""
-        inputs = {key: value for key, value in batch.items() if key != "labels"}
-        outputs = model(**(batch if self.fraction else inputs), use_cache=False)
         if self.fraction == 1:
-            return outputs.loss
+            return model(**batch, use_cache=False).loss
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        ours = model.base_model(**inputs, use_cache=False).last_hidden_state  # (B, L, hidden)
         with torch.no_grad():
-            targets = self.original(**inputs, use_cache=False).logits
-        divergences = divergence(outputs.logits, targets)  # (B, L)
-        mask = batch.get("attention_mask")
-        mean = divergences.mean() if mask is None else divergences[mask.bool()].mean()
-        return (1 - self.fraction) * mean + self.fraction * outputs.loss if self.fraction else mean
+            theirs = self.original.base_model(**inputs, use_cache=False).last_hidden_state
+        real = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
+        labels = batch["labels" if self.fraction else "input_ids"]
+        following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        values = (ours, theirs, real / real.sum(), following)
+        # Logits of a long window fill the memory: those of each part are made again for its gradient.
+        costs = [
+            checkpoint(self._cost, model, *part, use_reentrant=False)
+            for part in zip(*(value.split(PLACES, 1) for value in values), strict=True)
+        ]
+        divergences, losses = map(sum, zip(*costs, strict=True))
+        return (1 - self.fraction) * divergences + self.fraction * losses / (following != IGNORED).sum()
+
+    def _cost(
+        self, model: PreTrainedModel, ours: Tensor, theirs: Tensor, weights: Tensor, following: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The weighted sum of some tokens' divergences, and the sum of their language-model losses if these count."""
+        said = logits_of(model, ours)
+        with torch.no_grad():
+            expected = logits_of(self.original, theirs)
+        divergences = (weights * divergence(said, expected)).sum()
+        if not self.fraction:
+            return divergences, torch.zeros_like(divergences)
+        return divergences, F.cross_entropy(said.float().flatten(0, 1), following.flatten(), reduction="sum")
 
 
 def distil(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from recurformer.study import Recipe, Training
 
@@ -31,6 +32,13 @@ MINIMUM_STEPS = 10
 step at its peak did harm (SmolLM2-135M)."""
 SAVE_SECONDS = 120
 """Time between two checkpoints of a training."""
+
+
+def memory_settings(tokens: int) -> dict[str, Any]:
+    """How windows of so many tokens are trained on: long ones one after the other, with activations made again in the
+    backward pass. It changes no step but by rounding.
+    """
+    return {"gradient_accumulation": TRAINING.batch_size, "gradient_checkpointing": True} if tokens > TOKENS else {}
 
 
 @dataclass(frozen=True)
