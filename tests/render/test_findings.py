@@ -1079,7 +1079,7 @@ def test_what_is_said_of_the_second_model_that_recalls_is_recorded():
     more = apart(*(one["negative_log_likelihood"] / one["tokens"] for one in sums))
     assert f"Over all tokens RazorAttention is better, by {more} nats a token" in FINDINGS
     answers = pd.read_csv(ROOT / "recorded/cpu/results/tables/reviewer_questions.csv", index_col="id")["answer"]
-    better = re.search(r"RazorAttention [^(]*\(better by (\S+) \[(\S+), (\S+)\]", answers["needle"]).groups()
+    better = re.search(r"RazorAttention [^(]*\(better by (\S+) \[(\S+), (\S+)\]", answers["recalled"]).groups()
     assert "recalled tokens lose {:.3f} [{:.3f}, {:.3f}] nats more".format(*map(float, better)) in RECOVERY
 
 
