@@ -7,6 +7,7 @@ from rendering import build, lines_of, pick
 
 from recurformer.render.table import escape
 from recurformer.results.cells import growth_exponent
+from recurformer.results.scores import METHODS
 from recurformer.results.words import NOTHING, number
 
 
@@ -113,6 +114,22 @@ def test_long_inputs_shows_each_model_with_ever_smaller_caches_and_the_windows_b
     evicted = pick(lines, Model="SmolLM2-135M", cache="0.2500")
     assert evicted["KL"] == "0.7500 [0.3750, 1.1250]" and evicted["perplexity"] == number(np.exp(3.875), 2)
     assert set(lines.loc[lines["Method"] == "original", "KL"]) == {NOTHING}
+
+
+def test_the_frontier_shows_each_method_at_each_size_of_its_cache_in_the_order_of_its_figure(tables, measurements):
+    lines = lines_of(tables["frontier"])
+    names = [method for of_family in METHODS.values() for method in of_family.values()]
+    assert list(lines["Method"].map(names.index)) == sorted(lines["Method"].map(names.index))
+    caches = lines.groupby("Method", sort=False)["cache"].apply(list)
+    assert all(held == sorted(held, reverse=True) for held in caches)
+    continuation = measurements["continuation"]
+    sums = continuation[continuation["method"] == "snapkv"].groupby("ratio")[["divergence", "tokens"]].sum()
+    shown = lines.loc[lines["Method"] == "SnapKV", "divergence from the original"].str.split().str[0]
+    assert list(shown) == [number(value, 4) for value in (sums["divergence"] / sums["tokens"])[::-1]]
+    frame = tables["frontier"].frame.dropna(subset=["low", "high"])
+    assert ((frame["low"] <= frame["mean"]) & (frame["mean"] <= frame["high"])).all()
+    with pytest.raises(ValueError, match="no continuation measurements with a divergence"):
+        build("frontier", {"continuation": continuation.assign(divergence=np.nan)})
 
 
 def test_lm_eval_shows_the_original_twice_and_recurformer_with_standard_errors(tables, measurements):

@@ -26,6 +26,7 @@ from recurformer.claims.evidence import Evidence, Missing, Undecided, because, l
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
 from recurformer.results.frames import by_model, groups, ratio_of_sums, records
+from recurformer.results.frontier import TURNS, by_document
 from recurformer.results.learned import FALL, largest_fall, why_undecided
 from recurformer.results.scores import (
     CONTINUATION,
@@ -34,11 +35,9 @@ from recurformer.results.scores import (
     NEEDLE,
     PAPERS_SELECTOR,
     SIZE_UNITS,
-    TURNS,
     after_training,
     agreement,
     at_common_setting,
-    by_document,
     changed_fraction,
     default_setting,
     identified,

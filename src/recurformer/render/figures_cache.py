@@ -1,7 +1,6 @@
 """Quality and divergence over the cache that each method really holds."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,11 @@ from recurformer.paper import label
 from recurformer.render.panels import OURS, End, Panel, draw_panels, name_beta, quality_figure
 from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, ratio_of_sums, require
+from recurformer.results.frontier import SEEN_BY_SNAPKV, frontier_scores
 from recurformer.results.scores import (
-    AGREEMENT,
     CONTINUATION,
     DIVERGENCE,
-    KNOWN,
     LONG,
-    METHODS,
-    NEEDLE,
-    TURNS,
     after_training,
     as_paper_does,
     method_label,
@@ -29,10 +24,8 @@ from recurformer.results.scores import (
     over_windows,
     scores,
     state_over_tokens,
-    why_not_run,
 )
 from recurformer.results.words import from_to
-from recurformer.study.method import MIXER_PRICE
 
 CONTROLS = ("mean", "zero")
 """Mixers that nobody would use; untrained they reach perplexities beside which all others look alike."""
@@ -72,26 +65,10 @@ def frontier(
     and questions answered about documents that were read before, over the cache really held. An original that does not
     find or answer all stands beside the others.
     """
-    panels = [
-        Panel(measure, model, _with_other_heads(points), "")
-        for measure, frame in ((DIVERGENCE, continuation), (AGREEMENT, written))
-        for model, points in ([] if frame is None else by_model(scores(frame, measure)))
-    ]
-    if not panels:
-        raise ValueError("no continuation measurements with a divergence for this figure")
-    asked = [
-        (NEEDLE, needle, "needles at {:,} tokens"),
-        (TURNS, turns, "asked after {:,} tokens"),
-        (KNOWN, turns, "asked with {:,} tokens"),
-    ]
-    for measure, frame, name in asked:
-        for length, rows in [] if frame is None else groups(require(frame, measure.kind), "length", sort=True):
-            at_length = replace(measure, name=name.format(length), needed=lambda _: 0.0)
-            for model, points in by_model(scores(rows, at_length)):
-                panels.append(Panel(at_length, model, _with_other_heads(points), why_not_run(points, at_length)))
+    panels = [Panel(*shown[:4]) for shown in frontier_scores(continuation, needle, turns, written)]
     note = "Replaced heads are those of highest RA-I, where no other choice is named."
     if needle is not None and (needle["method"] == "snapkv").any():
-        note += " A needle's question ends the prompt: SnapKV sees it before it drops tokens."
+        note += f" {SEEN_BY_SNAPKV}"
     return draw_panels("Frontier", panels, "ratio", AXIS, note, _log_scales)
 
 
@@ -162,19 +139,6 @@ def _log_scales(axes: Axes, panel: Panel) -> None:
     if panel.measure.parts == DIVERGENCE.parts:
         axes.set_ylim(auto=True)
         axes.set_yscale("log")
-
-
-def _with_other_heads(points: pd.DataFrame) -> pd.DataFrame:
-    """And mixers in the heads where they cost least, beside what else is bought by price; windows in the heads that
-    other methods' scores choose; and Mamba blocks without any training under a name of their own.
-    """
-    windows = points[(points["method"] == "window") & points["by"].isin(METHODS["chosen"])]
-    chosen = windows.assign(family="chosen", method=windows["by"])
-    priced = points[points["by"] == MIXER_PRICE].assign(family="priced")
-    shown = pd.concat([as_paper_does(points), priced, chosen])
-    solved = (shown["family"] == "mixer") & (shown["method"] == "mamba") & ~shown["trained"].astype(bool)
-    named = {"family": "recovered", "method": "calibrated"}
-    return shown.assign(**{column: shown[column].mask(solved, name) for column, name in named.items()})
 
 
 @styled

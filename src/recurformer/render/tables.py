@@ -20,7 +20,7 @@ from recurformer.paper import (
 )
 from recurformer.render.table import Line, Table
 from recurformer.render.tables_methods import printed_cells, table2, table4, verdict_of
-from recurformer.render.tables_studies import lm_eval_table, long_inputs_table, recovery_table
+from recurformer.render.tables_studies import frontier_table, lm_eval_table, long_inputs_table, recovery_table
 from recurformer.results.cells import (
     CONTRIBUTION,
     contribution_values,
@@ -226,4 +226,5 @@ TABLES: dict[str, Callable[..., Table]] = {
     "lm_eval": lm_eval_table,
     "recovery": recovery_table,
     "long_inputs": long_inputs_table,
+    "frontier": frontier_table,
 }

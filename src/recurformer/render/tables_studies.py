@@ -1,6 +1,7 @@
 """The tables that the paper does not have: lm-eval's tasks, recipes of recovery, the reviewers' questions."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ import pandas as pd
 from recurformer.paper import label
 from recurformer.render.table import Line, Table
 from recurformer.results.frames import COLUMNS, by_model, groups, records, runs_of
+from recurformer.results.frontier import SEEN_BY_SNAPKV, frontier_scores
 from recurformer.results.learned import CURVE, LENGTHS, arm_label, last_points, recovery_points, untrained
 from recurformer.results.scores import (
     CONTINUATION,
+    DIVERGENCE,
     LONG,
+    METHODS,
     PASSKEY,
     SUBJECT,
     identified,
@@ -201,6 +205,48 @@ def long_inputs_table(long_continuation: pd.DataFrame) -> Table:
     )
     title = "How near a smaller cache stays to the original after a long prompt"
     return Table("long_inputs", title, frame, lines, notes)
+
+
+def frontier_table(
+    continuation: pd.DataFrame,
+    needle: pd.DataFrame | None = None,
+    turns: pd.DataFrame | None = None,
+    written: pd.DataFrame | None = None,
+) -> Table:
+    """Every method at each size of its cache, with the scores that the figure of the same name draws; raises as it."""
+    frames = []
+    for measure, _, points, _, measured in frontier_scores(continuation, needle, turns, written):
+        ends = ["high", "low"] if measure.in_nats else ["low", "high"]
+        score = points[["mean", *ends]].map(measure.shown).set_axis(["mean", "low", "high"], axis=1)
+        runs = [runs_of(measured.loc[list(labels)]) for labels in points["rows"]]
+        frames.append(points[[*SUBJECT, "ratio", "samples"]].assign(measure=measure.name, runs=runs, **score))
+    frame = pd.concat(frames, ignore_index=True)
+    printed = [(family, method) for family, methods in METHODS.items() for method in methods]
+    places = {names: place for place, names in enumerate(printed)}
+    place = [places.get(names, len(places)) for names in zip(frame["family"], frame["method"], strict=True)]
+    frame = frame.assign(place=place, cache=frame.groupby(SUBJECT)["ratio"].transform("first"))
+    frame = frame.sort_values(["place", "cache"], ascending=[True, False], kind="stable").drop(
+        columns=["place", "cache"]
+    )
+    headings = dict.fromkeys(pd.concat(frames)["measure"], NOTHING)
+    lines: list[Line] = []
+    for (model, family, method, _, _, trained), rows in chain(*(groups(rows, SUBJECT) for _, rows in by_model(frame))):
+        again = ", trained" if family == "original" and trained else ""
+        lines.append({
+            "Model": label(model), "Method": method_label(family, method) + again,
+            "cache": number(rows["ratio"].iloc[0], 3), **headings,
+            **{row.measure: estimated(row.mean, row.low, row.high, 4 if row.measure == DIVERGENCE.name else 2)
+               for row in records(rows)},
+        })  # fmt: skip
+    notes = (
+        "Cache: bytes that a method holds after the prompt, over the original's full cache. Replaced heads are those "
+        "of highest RA-I, where no other choice is named.",
+        "Divergence: KL, nats a token, after the prompt. Agreement: fraction of tokens before one differs. Needles, "
+        "and questions asked after a document was read or with it: the fraction found. In brackets: 95 % intervals "
+        "over windows, prompts or documents, each by itself. “–”: not measured.",
+        *([SEEN_BY_SNAPKV] if needle is not None and (needle["method"] == "snapkv").any() else []),
+    )
+    return Table("frontier", "What a smaller cache costs, by method", frame.reset_index(drop=True), lines, notes)
 
 
 def questions_table(answers: pd.DataFrame) -> Table:

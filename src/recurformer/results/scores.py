@@ -130,17 +130,6 @@ def estimate_quality(rows: pd.DataFrame, asked: str = "hops", right: str = "corr
     return bounded_mean((rows[right] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
 
 
-def by_document(turns: pd.DataFrame) -> pd.Series:
-    """Fraction of its questions that are answered, by seed and document; a document tells the same at every length."""
-    return turns.groupby(["seed", "document"])["correct"].mean()
-
-
-def _answered(turns: pd.DataFrame) -> Estimate:
-    """Mean fraction of answered questions; 95 % interval over seeds and documents, whose questions share a cache."""
-    fractions = by_document(turns)
-    return bounded_mean(fractions.to_numpy(), seeds=fractions.index.get_level_values("seed").to_numpy())
-
-
 def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
     """The rows of the paper's method and of the original trained likewise, with `beta`. Of each model these are the
     heads that RA-I chooses; where none are, those that the study chooses; or else whole layers.
@@ -300,11 +289,6 @@ AGREEMENT = Measure("written", "agreement with what the original writes", "fract
     ("agreed", "tokens"))  # fmt: skip
 """A judgement by likelihood would be won by a text that repeats itself: that is likely to any model."""
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
-TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
-    float, lambda _: 0.0, ("length", "document"), ("correct", "queries"))  # fmt: skip
-"""Questions after reading. Any original will do: it stands beside the others, on the same questions."""
-KNOWN = replace(TURNS, name="known questions", chosen=lambda rows: rows[rows["known"] | (rows["family"] == "original")])
-"""Questions within the prompt, one a document; beside all answers of the original, which drops nothing."""
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
