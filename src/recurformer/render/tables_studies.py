@@ -239,8 +239,9 @@ def frontier_table(
                for row in records(rows)},
         })  # fmt: skip
     notes = (
-        "Cache: bytes that a method holds after the prompt, over the original's full cache. Replaced heads are those "
-        "of highest RA-I, where no other choice is named.",
+        "Cache: bytes that a method holds after the prompt, over the original's full cache; where prompts of several "
+        "lengths were measured, that of the first column with a number. Of a shorter prompt a window holds a larger "
+        "fraction: the CSV file has each. Replaced heads are those of highest RA-I, where no other choice is named.",
         "Divergence: KL, nats a token, after the prompt. Agreement: fraction of tokens before one differs. Needles, "
         "and questions asked after a document was read or with it: the fraction found. In brackets: 95 % intervals "
         "over windows, prompts or documents, each by itself. “–”: not measured.",
