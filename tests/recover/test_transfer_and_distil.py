@@ -13,6 +13,7 @@ from recurformer.measure.language import divergence
 from recurformer.recover import learn
 from recurformer.recover.learn import TRAINED, Distillation, Transfer, only_training
 from recurformer.recover.pair import relative_error, replaced_layers
+from recurformer.recover.recipe import TOKENS, memory_settings
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
@@ -142,11 +143,13 @@ def test_what_is_trained_is_a_setting(original, tmp_path, trained):
     assert any("embed" in name for name in changed) == (trained == "all")
 
 
-def test_accumulated_batches_give_the_same_steps(original, tmp_path):
+@pytest.mark.parametrize("mixer", ["mamba", "window"])
+def test_long_windows_are_trained_on_in_less_memory_by_the_same_steps(original, tmp_path, mixer):
+    assert memory_settings(TOKENS) == {} and memory_settings(TOKENS + 1)["gradient_accumulation"] > 1
     losses = [
-        distil(original, converted_from(original), windows(), output_dir=tmp_path / str(passes),
-               gradient_accumulation=passes, **SETTINGS).loss
-        for passes in (1, 2)
+        distil(original, converted_from(original, mixer=mixer), windows(), output_dir=tmp_path / str(length),
+               trained="attention", **SETTINGS, **memory_settings(length)).loss
+        for length in (TOKENS, TOKENS + 1)
     ]  # fmt: skip
     torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-3, atol=1e-3)
 

@@ -136,6 +136,7 @@ def long_inputs(long_continuation: pd.DataFrame) -> Figure:
 
 def _log_scales(axes: Axes, panel: Panel) -> None:
     axes.set_xscale("log", base=2)
+    axes.set_xlim(right=max(1.1, axes.get_xlim()[1]))  # the whole cache: two ticks at least
     if panel.measure.parts == DIVERGENCE.parts:
         axes.set_ylim(auto=True)
         axes.set_yscale("log")

@@ -284,7 +284,7 @@ LONG = replace(DIVERGENCE, kind="long_continuation", estimate=_range_of_windows,
 RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall)
 """Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`). An original that
 predicts them no better than one that does not know the language has not learned to recall."""
-AGREEMENT = Measure("written", "agreement with what the original writes", "fraction of tokens before one differs",
+AGREEMENT = Measure("written", "agreement with what the original writes", "fraction of tokens that agree",
     partial(estimate_quality, asked="tokens", right="agreed"), lambda rows: rows, float, lambda _: 0.0, ("window",),
     ("agreed", "tokens"))  # fmt: skip
 """A judgement by likelihood would be won by a text that repeats itself: that is likely to any model."""
