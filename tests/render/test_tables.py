@@ -126,7 +126,12 @@ def test_the_frontier_shows_each_method_at_each_size_of_its_cache_in_the_order_o
     sums = continuation[continuation["method"] == "snapkv"].groupby("ratio")[["divergence", "tokens"]].sum()
     shown = lines.loc[lines["Method"] == "SnapKV", "divergence from the original"].str.split().str[0]
     assert list(shown) == [number(value, 4) for value in (sums["divergence"] / sums["tokens"])[::-1]]
-    frame = tables["frontier"].frame.dropna(subset=["low", "high"])
+    table = tables["frontier"]
+    turns = measurements["turns"]
+    known = turns[turns["known"]].drop_duplicates(["length", "document", "depth"])
+    original = pick(table.frame, family="original", measure="asked with 1,024 tokens")
+    assert original["samples"] == len(known[known["length"] == 1024])
+    frame = table.frame.dropna(subset=["low", "high"])
     assert ((frame["low"] <= frame["mean"]) & (frame["mean"] <= frame["high"])).all()
     with pytest.raises(ValueError, match="no continuation measurements with a divergence"):
         build("frontier", {"continuation": continuation.assign(divergence=np.nan)})

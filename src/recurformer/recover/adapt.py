@@ -46,7 +46,7 @@ from recurformer.recover.budget import (
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
 from recurformer.recover.pair import quality_rows
-from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, memory_settings, plan_steps
+from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import NamedProgress, Recovered, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe
 
@@ -228,7 +228,7 @@ def _learn(
 
     The weights from before the training come back where it did not lower the divergence.
     """
-    kept, solved, settings = curve.kept, dict[str, Tensor](), memory_settings(train_ids.shape[1])
+    kept, solved = curve.kept, dict[str, Tensor]()
     learns = TRAINED["all" if recipe.trained == "lora" else recipe.trained]  # LoRA is merged into other weights
 
     def without_training() -> float:
@@ -242,8 +242,7 @@ def _learn(
         if seconds_left <= 0:
             return asdict(Plan(0, 0, 1))
         pace, timing = {}, kept.folder / "timing"
-        dataset = WindowDataset(train_ids, seed=seed)
-        options = settings | {"steps": TIMED_STEPS, "output_dir": timing}
+        dataset, options = WindowDataset(train_ids, seed=seed), {"steps": TIMED_STEPS, "output_dir": timing}
         for step in ("transfer", "distil") if recipe.transfer_steps else ("distil",):
             seconds = learn(step, original, deepcopy(converted), dataset, recipe, TRAINING, **options).seconds
             pace[step] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
@@ -262,7 +261,6 @@ def _learn(
     recovered = recover(
         original, converted, train_ids, recipe, curve,
         training=TRAINING, folder=kept.folder / "learning", seed=seed, plan=plan, progress=progress,
-        **settings,
     )  # fmt: skip
     stages = [
         {"stage": rows.stage.iloc[0], "tokens": int(rows.tokens.iloc[0]), **quality_of(rows)}

@@ -26,6 +26,7 @@ from recurformer.data.datasets import Item
 from recurformer.heads.attention import logits_of, reading
 from recurformer.measure.language import divergence
 from recurformer.recover.pair import PLACES, relative_error, replaced_layers
+from recurformer.recover.recipe import TOKENS
 from recurformer.train.checkpoints import fingerprint
 from recurformer.train.optimiser import in_mixer
 from recurformer.train.trainer import train
@@ -200,28 +201,44 @@ class Distillation:
         with torch.no_grad():
             theirs = self.original.base_model(**inputs, use_cache=False).last_hidden_state
         real = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
-        labels = batch["labels" if self.fraction else "input_ids"]
-        following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        values = (ours, theirs, real / real.sum(), following)
+        values = [ours, theirs, (1 - self.fraction) * real / real.sum()]
+        if self.fraction:
+            following = F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
+            told = following != IGNORED
+            values += [self.fraction * told / told.sum(), following]
+        if ours.shape[1] <= TOKENS:
+            return self._cost(model, *values)
         # Logits of a long window fill the memory: those of each part are made again for its gradient.
-        costs = [
-            checkpoint(self._cost, model, *part, use_reentrant=False)
-            for part in zip(*(value.split(PLACES, 1) for value in values), strict=True)
-        ]
-        divergences, losses = map(sum, zip(*costs, strict=True))
-        return (1 - self.fraction) * divergences + self.fraction * losses / (following != IGNORED).sum()
+        parts = zip(*(value.split(PLACES, 1) for value in values), strict=True)
+        return torch.stack([checkpoint(self._cost, model, *part, use_reentrant=False) for part in parts]).sum()
 
     def _cost(
-        self, model: PreTrainedModel, ours: Tensor, theirs: Tensor, weights: Tensor, following: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The weighted sum of some tokens' divergences, and the sum of their language-model losses if these count."""
-        said = logits_of(model, ours)
+        self,
+        model: PreTrainedModel,
+        ours: Tensor,
+        theirs: Tensor,
+        weights: Tensor,
+        told: Tensor | None = None,
+        following: Tensor | None = None,
+    ) -> Tensor:
+        """What some tokens add to the value: their divergences, and their language-model losses where these count.
+
+        Args:
+            model: the converted one.
+            ours: its last states, (B, L, hidden).
+            theirs: those of the original.
+            weights: of the divergences, (B, L).
+            told: of the losses, likewise.
+            following: the tokens that follow, (B, L).
+        """
+        said = logits_of(model, ours)  # (B, L, V)
         with torch.no_grad():
             expected = logits_of(self.original, theirs)
-        divergences = (weights * divergence(said, expected)).sum()
-        if not self.fraction:
-            return divergences, torch.zeros_like(divergences)
-        return divergences, F.cross_entropy(said.float().flatten(0, 1), following.flatten(), reduction="sum")
+        cost = (weights * divergence(said, expected)).sum()
+        if told is None or following is None:
+            return cost
+        losses = F.cross_entropy(said.float().mT, following, reduction="none", ignore_index=IGNORED)
+        return cost + (told * losses).sum()
 
 
 def distil(

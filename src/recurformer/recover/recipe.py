@@ -34,11 +34,11 @@ SAVE_SECONDS = 120
 """Time between two checkpoints of a training."""
 
 
-def memory_settings(tokens: int) -> dict[str, Any]:
-    """How windows of so many tokens are trained on: long ones one after the other, with activations made again in the
-    backward pass. It changes no step but by rounding.
+def memory_settings(tokens: int, batch_size: int) -> dict[str, Any]:
+    """How distillation reads a batch of windows of so many tokens: long ones one after the other, with activations made
+    again in the backward pass. It changes no step but by rounding.
     """
-    return {"gradient_accumulation": TRAINING.batch_size, "gradient_checkpointing": True} if tokens > TOKENS else {}
+    return {"gradient_accumulation": batch_size, "gradient_checkpointing": True} if tokens > TOKENS else {}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from recurformer.recover.calibrate import ERRORS, calibrate
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED, distil, transfer
 from recurformer.recover.pair import quality_rows
-from recurformer.recover.recipe import Plan
+from recurformer.recover.recipe import Plan, memory_settings
 from recurformer.study import Recipe, Training
 
 Rows = Callable[[dict[str, float]], None]
@@ -138,6 +138,7 @@ def learn(
         rate = recipe.transfer_learning_rate
         return transfer(original, converted, dataset, learning_rate=rate, **common | settings)
     own = {"trained": recipe.trained, "language_model_share": recipe.language_model_share}
+    own |= memory_settings(dataset.input_ids.shape[1], training.batch_size)
     return distil(original, converted, dataset, **training.model_dump() | own | settings)
 
 
@@ -165,9 +166,9 @@ def recover(
     training: Training,
     folder: str | Path,
     seed: int = 0,
+    bf16: bool = False,
     plan: Callable[[], Plan] | None = None,
     progress: NamedProgress = lambda name: None,
-    **settings: Any,
 ) -> Recovered:
     """Calibrate, transfer and distil `converted` in place. Interrupted, the same call resumes.
 
@@ -180,10 +181,9 @@ def recover(
         training: settings that the recipe does not name.
         folder: for the state; metrics.jsonl of the last training stays in it.
         seed: of the order of the windows.
+        bf16: see `recurformer.train.trainer.train`.
         plan: called after the closed form, where its time decides on the steps; None: the recipe's.
         progress: of the closed form.
-        **settings: how steps are computed: `bf16`, `gradient_accumulation` and others of
-            `recurformer.train.trainer.train`.
 
     Raises:
         ValueError: there are fewer windows or steps than the closed form and transfer shall have, or as the steps of
@@ -213,9 +213,9 @@ def recover(
     losses: dict[str, list[dict[Any, Any]]] = {"transfer": [], "distil": []}
 
     def train(step: str, steps: int, output_dir: Path, on_row: Rows) -> list[dict[Any, Any]]:
-        own: dict[str, Any] = {"steps": steps, "save_every": planned.save_every, "seed": seed}
-        own |= {"output_dir": output_dir, "on_log": on_row}
-        return learn(step, original, converted, dataset, recipe, training, **settings | own).to_dict("records")
+        settings: dict[str, Any] = {"steps": steps, "save_every": planned.save_every, "seed": seed, "bf16": bf16}
+        settings |= {"output_dir": output_dir, "on_log": on_row}
+        return learn(step, original, converted, dataset, recipe, training, **settings).to_dict("records")
 
     if steps := planned.transfer_steps:
         on_row = curve.of_training("transferred", steps, training.log_every)

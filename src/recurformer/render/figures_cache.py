@@ -67,7 +67,7 @@ def frontier(
     """
     panels = [Panel(*shown[:4]) for shown in frontier_scores(continuation, needle, turns, written)]
     note = "Replaced heads are those of highest RA-I, where no other choice is named."
-    if needle is not None and (needle["method"] == "snapkv").any():
+    if any("snapkv" in set(panel.points["method"]) for panel in panels if panel.measure is not DIVERGENCE):
         note += f" {SEEN_BY_SNAPKV}"
     return draw_panels("Frontier", panels, "ratio", AXIS, note, _log_scales)
 

@@ -221,31 +221,35 @@ def frontier_table(
         runs = [runs_of(measured.loc[list(labels)]) for labels in points["rows"]]
         frames.append(points[[*SUBJECT, "ratio", "samples"]].assign(measure=measure.name, runs=runs, **score))
     frame = pd.concat(frames, ignore_index=True)
-    printed = [(family, method) for family, methods in METHODS.items() for method in methods]
-    places = {names: place for place, names in enumerate(printed)}
-    place = [places.get(names, len(places)) for names in zip(frame["family"], frame["method"], strict=True)]
-    frame = frame.assign(place=place, cache=frame.groupby(SUBJECT)["ratio"].transform("first"))
+    asked = {name: from_to(rows["samples"]) for name, rows in groups(frame, "measure")}
+    names = [(family, method) for family, methods in METHODS.items() for method in methods]
+    places = {name: place for place, name in enumerate(names)}
+    place = [places.get(name, len(places)) for name in zip(frame["family"], frame["method"], strict=True)]
+    frame = frame.assign(place=place, cache=frame.groupby(SUBJECT)["ratio"].transform("max"))
     frame = frame.sort_values(["place", "cache"], ascending=[True, False], kind="stable").drop(
         columns=["place", "cache"]
     )
-    headings = dict.fromkeys(pd.concat(frames)["measure"], NOTHING)
     lines: list[Line] = []
     for (model, family, method, _, _, trained), rows in chain(*(groups(rows, SUBJECT) for _, rows in by_model(frame))):
-        again = ", trained" if family == "original" and trained else ""
+        held = dict.fromkeys(number(ratio, 3) for ratio in (rows["ratio"].max(), rows["ratio"].min()))
         lines.append({
-            "Model": label(model), "Method": method_label(family, method) + again,
-            "cache": number(rows["ratio"].iloc[0], 3), **headings,
+            "Model": label(model),
+            "Method": method_label(family, method) + (", trained" if family == "original" and trained else ""),
+            "cache": " to ".join(held),
+            **dict.fromkeys(asked, NOTHING),
             **{row.measure: estimated(row.mean, row.low, row.high, 4 if row.measure == DIVERGENCE.name else 2)
                for row in records(rows)},
         })  # fmt: skip
     notes = (
-        "Cache: bytes that a method holds after the prompt, over the original's full cache; where prompts of several "
-        "lengths were measured, that of the first column with a number. Of a shorter prompt a window holds a larger "
-        "fraction: the CSV file has each. Replaced heads are those of highest RA-I, where no other choice is named.",
+        "Cache: bytes that a method holds after the prompt, over the original's full cache. Of a shorter prompt a "
+        "window holds a larger fraction: where the columns' prompts differ, the cell has the largest and the smallest, "
+        "and the CSV file has each. Replaced heads are those of highest RA-I, where no other choice is named.",
         "Divergence: KL, nats a token, after the prompt. Agreement: fraction of tokens before one differs. Needles, "
         "and questions asked after a document was read or with it: the fraction found. In brackets: 95 % intervals "
-        "over windows, prompts or documents, each by itself. “–”: not measured.",
-        *([SEEN_BY_SNAPKV] if needle is not None and (needle["method"] == "snapkv").any() else []),
+        "over windows, prompts or documents, each by itself; those of a divergence are symmetric, and may pass 0. “–”: "
+        "not measured, or the original itself.",
+        f"Samples behind a cell: {'; '.join(f'{name} {count}' for name, count in asked.items())}.",
+        *([SEEN_BY_SNAPKV] if "snapkv" in set(frame.loc[frame["measure"] != DIVERGENCE.name, "method"]) else []),
     )
     return Table("frontier", "What a smaller cache costs, by method", frame.reset_index(drop=True), lines, notes)
 

@@ -35,9 +35,20 @@ def _answered(turns: pd.DataFrame) -> Estimate:
 TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
     float, lambda _: 0.0, ("length", "document"), ("correct", "queries"))  # fmt: skip
 """Questions after reading. Any original will do: it stands beside the others, on the same questions."""
-KNOWN = replace(TURNS, name="known questions", chosen=lambda rows: rows[rows["known"] | (rows["family"] == "original")])
-"""Questions within the prompt, one a document; beside all answers of the original, which drops nothing."""
-SEEN_BY_SNAPKV = "A needle's question ends the prompt: SnapKV sees it before it drops tokens."
+
+
+def _known(turns: pd.DataFrame) -> pd.DataFrame:
+    """Questions within the prompt, one a document; and the same ones of the original, which drops nothing and so was
+    asked after reading.
+    """
+    question = ["length", "document", "depth"]
+    asked = pd.MultiIndex.from_frame(turns.loc[turns["known"], question])
+    same = pd.MultiIndex.from_frame(turns[question]).isin(asked)
+    return turns[turns["known"] | ((turns["family"] == "original") & same)]
+
+
+KNOWN = replace(TURNS, name="known questions", chosen=_known)
+SEEN_BY_SNAPKV = "A question that ends the prompt, of a needle or with a document, SnapKV sees before it drops tokens."
 
 
 class Shown(NamedTuple):
@@ -65,14 +76,17 @@ def frontier_scores(
     or answer all stands beside the others.
 
     Raises:
-        ValueError: no divergence was measured.
+        ValueError: neither divergence nor agreement was measured.
     """
-    if scores(continuation, DIVERGENCE).empty:
+    beside_original = [
+        Shown(measure, model, _with_other_heads(points), "", rows)
+        for measure, rows in ((DIVERGENCE, continuation), (AGREEMENT, written))
+        if rows is not None
+        for model, points in by_model(scores(rows, measure))
+    ]
+    if not beside_original:
         raise ValueError("no continuation measurements with a divergence")
-    for measure, rows in ((DIVERGENCE, continuation), (AGREEMENT, written)):
-        if rows is not None:
-            for model, points in by_model(scores(rows, measure)):
-                yield Shown(measure, model, _with_other_heads(points), "", rows)
+    yield from beside_original
     asked = [
         (NEEDLE, needle, "needles at {:,} tokens"),
         (TURNS, turns, "asked after {:,} tokens"),
