@@ -123,6 +123,7 @@ def test_the_frontier_shows_each_method_at_each_size_of_its_cache_in_the_order_o
     caches = lines.groupby("Method", sort=False)["cache"].apply(list)
     assert all(held == sorted(held, reverse=True) for held in caches)
     continuation = measurements["continuation"]
+    evicted = continuation[continuation["method"] == "snapkv"].iloc[0]
     sums = continuation[continuation["method"] == "snapkv"].groupby("ratio")[["divergence", "tokens"]].sum()
     shown = lines.loc[lines["Method"] == "SnapKV", "divergence from the original"].str.split().str[0]
     assert list(shown) == [number(value, 4) for value in (sums["divergence"] / sums["tokens"])[::-1]]
@@ -131,6 +132,12 @@ def test_the_frontier_shows_each_method_at_each_size_of_its_cache_in_the_order_o
     known = turns[turns["known"]].drop_duplicates(["length", "document", "depth"])
     original = pick(table.frame, family="original", measure="asked with 1,024 tokens")
     assert original["samples"] == len(known[known["length"] == 1024])
+    needle = measurements["needle"].assign(ratio=lambda f: f["ratio"] + 0.01)
+    trained = needle[needle["family"] == "original"].assign(trained=True)
+    fuller = {"continuation": continuation, "needle": pd.concat([needle, trained], ignore_index=True)}
+    again = lines_of(build("frontier", fuller))
+    assert f"{evicted.ratio + 0.01:.3f} to {evicted.ratio:.3f}" in set(again["cache"])
+    assert "original, trained" in set(again["Method"])
     frame = table.frame.dropna(subset=["low", "high"])
     assert ((frame["low"] <= frame["mean"]) & (frame["mean"] <= frame["high"])).all()
     with pytest.raises(ValueError, match="no continuation measurements with a divergence"):
