@@ -127,8 +127,8 @@ def test_a_figure_from_a_recording_carries_the_runs_of_its_rows(tmp_path, monkey
     assert main(["figure", "figure4", "recorded/cpu/measurements/mqar.parquet", "--out", "again.svg"]) == 0
     assert capsys.readouterr().out == "again.svg\n"
     out = traced(capsys, "again.svg")
-    assert len(re.findall(r"^run .* mqar ", out, re.MULTILINE)) == 38
-    assert len(re.findall(r"  wrote +results/mqar/\S+, rows of \S*recorded/cpu/measurements/mqar.parquet", out)) == 38
+    assert len(re.findall(r"^run .* mqar ", out, re.MULTILINE)) == 39
+    assert len(re.findall(r"  wrote +results/mqar/\S+, rows of \S*recorded/cpu/measurements/mqar.parquet", out)) == 39
 
 
 def test_rows_are_named_where_the_recording_has_them(monkeypatch, capsys):
