@@ -11,9 +11,12 @@ from recurformer.data.datasets import WindowDataset
 from recurformer.heads.attention import reading
 from recurformer.measure.language import divergence
 from recurformer.recover import learn
+from recurformer.recover import recipe as recipes
 from recurformer.recover.learn import TRAINED, Distillation, Transfer, only_training
 from recurformer.recover.pair import relative_error, replaced_layers
-from recurformer.recover.recipe import TOKENS, memory_settings
+from recurformer.recover.recipe import RECIPES
+from recurformer.recover.run import learn as learn_by
+from recurformer.study import Training
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
@@ -149,14 +152,26 @@ def test_what_is_trained_is_a_setting(original, tmp_path, trained):
 
 
 @pytest.mark.parametrize("mixer", ["mamba", "window"])
-def test_long_windows_are_trained_on_in_less_memory_by_the_same_steps(original, tmp_path, mixer):
-    assert memory_settings(TOKENS, 2) == {}
-    losses = [
-        distil(original, converted_from(original, mixer=mixer), windows(), output_dir=tmp_path / str(length),
-               trained="attention", **SETTINGS, **memory_settings(length, SETTINGS["batch_size"])).loss
-        for length in (TOKENS, TOKENS + 1)
-    ]  # fmt: skip
-    torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-3, atol=1e-3)
+def test_long_windows_are_read_one_at_a_time_by_the_same_steps(original, tmp_path, monkeypatch, mixer):
+    """As `adapt` and the recovery study train. The error of transfer is a ratio over its batch, and stays one."""
+    sizes: list[int] = []
+    original.model.register_forward_pre_hook(
+        lambda _, args, named: sizes.append(len(args[0] if args else named["input_ids"])), with_kwargs=True
+    )
+    recipe, training = RECIPES["mamba"].model_copy(update={"trained": "attention"}), Training(**SETTINGS)
+    losses = []
+    for longest in (16, 15):  # the windows have 16 tokens
+        monkeypatch.setattr(recipes, "TOKENS", longest)
+        monkeypatch.setattr(learn, "TOKENS", longest)
+        converted, folder = converted_from(original, mixer=mixer), tmp_path / str(longest)
+        rows = learn_by("distil", original, converted, windows(), recipe, training, output_dir=folder)
+        losses.append(torch.tensor(rows.loss))
+    batch, steps = SETTINGS["batch_size"], SETTINGS["steps"]
+    assert sizes == [batch] * steps + [1] * batch * steps
+    torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-3)
+    if mixer == "mamba":
+        learn_by("transfer", original, converted, windows(), recipe, training, output_dir=tmp_path / "transfer")
+        assert sizes[-steps:] == [batch] * steps
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ lowered it."""
 BY_PRICE = Recipe(mixer="window", sink_tokens=4, trained="attention", language_model_share=0.0, learning_rate=3e-5)
 """A window for each group of heads; its training is optional."""
 TOKENS = 512
-"""Length of a window."""
+"""Length of a window. Distillation reads longer ones in less memory."""
 TRAINING = Training(steps=1, batch_size=2, learning_rate=5e-4, weight_decay=0.0, log_every=1)
 """Settings of `adapt` that a recipe does not name; the minutes decide on the steps."""
 TRANSFER_FRACTION = 1 / 3

@@ -40,6 +40,8 @@ NOTE_STATES = (
     "{texts} of {lengths} tokens{seeds}. Triangles: the state is cheaper. Where all tokens fit into its bytes, no "
     "point is drawn."
 )
+BEYOND = 1.12
+"""Room on both sides of an axis of caches, as a factor."""
 BESIDE = 0.5
 """Layers between the first and the last group of one layer."""
 LOW = 0.1
@@ -65,7 +67,8 @@ def frontier(
     and questions answered about documents that were read before, over the cache really held. An original that does not
     find or answer all stands beside the others.
     """
-    panels = [Panel(*shown[:4]) for shown in frontier_scores(continuation, needle, turns, written)]
+    every = frontier_scores(continuation, needle, turns, written)
+    panels = [Panel(shown.measure, shown.model, shown.points, shown.reason) for shown in every]
     note = "Replaced heads are those of highest RA-I, where no other choice is named."
     if any("snapkv" in set(panel.points["method"]) for panel in panels if panel.measure is not DIVERGENCE):
         note += f" {SEEN_BY_SNAPKV}"
@@ -136,7 +139,8 @@ def long_inputs(long_continuation: pd.DataFrame) -> Figure:
 
 def _log_scales(axes: Axes, panel: Panel) -> None:
     axes.set_xscale("log", base=2)
-    axes.set_xlim(right=max(1.1, axes.get_xlim()[1]))  # the whole cache: two ticks at least
+    held = panel.points["ratio"]
+    axes.set_xlim(held.min() / BEYOND, max(1.0, held.max()) * BEYOND)  # up to the whole cache: two ticks at least
     if panel.measure.parts == DIVERGENCE.parts:
         axes.set_ylim(auto=True)
         axes.set_yscale("log")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 
 from recurformer.paper import label
-from recurformer.render.panels import FAR, by_method, is_ours, line_style, name_beta, name_lines
+from recurformer.render.panels import FAR, is_ours, line_style, name_beta, name_lines
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, in_order, ratio_of_sums, require
 from recurformer.results.learned import (
@@ -25,7 +25,7 @@ from recurformer.results.learned import (
     state_bytes,
     untrained,
 )
-from recurformer.results.scores import PAPERS_SELECTOR, method_label, subject_of
+from recurformer.results.scores import PAPERS_SELECTOR, by_method, method_label, subject_of
 from recurformer.results.words import from_to
 from recurformer.study.ablations import COMMON_BETA
 

@@ -21,7 +21,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from recurformer.paper import label
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, styled
-from recurformer.results.frames import by_model, groups, in_order
+from recurformer.results.frames import by_model, groups
 from recurformer.results.scores import (
     CONTINUATION,
     DIVERGENCE,
@@ -29,6 +29,7 @@ from recurformer.results.scores import (
     METHODS,
     NEEDLE,
     Measure,
+    by_method,
     method_label,
     scores,
     why_not_run,
@@ -89,13 +90,6 @@ def look_of(method: Method) -> Series:
     colour = OURS if is_ours(method) else LOOKS[family][1]
     look = nth_look(colour, known.index(name) if name in known else len(known))
     return replace(look, colour=BEST_KNOWN.get(name, colour)) if family == "eviction" else look
-
-
-def by_method(points: pd.DataFrame) -> list[tuple[Method, pd.DataFrame]]:
-    """The rows of each method, in the order in which methods are drawn and listed: family by family."""
-    by_name = dict(groups(points, ["family", "method"]))
-    known = [(family, name) for family, names in METHODS.items() for name in names]
-    return [(method, by_name[method]) for method in in_order(sorted(by_name), known)]
 
 
 def line_style(method: Method) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The tables that the paper does not have: lm-eval's tasks, recipes of recovery, the reviewers' questions."""
 
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from recurformer.results.scores import (
     CONTINUATION,
     DIVERGENCE,
     LONG,
-    METHODS,
     PASSKEY,
     SUBJECT,
+    by_method,
     identified,
     method_label,
     of,
@@ -213,28 +212,33 @@ def frontier_table(
     turns: pd.DataFrame | None = None,
     written: pd.DataFrame | None = None,
 ) -> Table:
-    """Every method at each size of its cache, with the scores that the figure of the same name draws; raises as it."""
+    """Every method at each size of its cache, with the scores that the figure of the same name draws.
+
+    Raises:
+        ValueError: neither divergence nor agreement was measured.
+    """
     frames = []
     for measure, _, points, _, measured in frontier_scores(continuation, needle, turns, written):
         ends = ["high", "low"] if measure.in_nats else ["low", "high"]
         score = points[["mean", *ends]].map(measure.shown).set_axis(["mean", "low", "high"], axis=1)
         runs = [runs_of(measured.loc[list(labels)]) for labels in points["rows"]]
         frames.append(points[[*SUBJECT, "ratio", "samples"]].assign(measure=measure.name, runs=runs, **score))
-    frame = pd.concat(frames, ignore_index=True)
-    asked = {name: from_to(rows["samples"]) for name, rows in groups(frame, "measure")}
-    names = [(family, method) for family, methods in METHODS.items() for method in methods]
-    places = {name: place for place, name in enumerate(names)}
-    place = [places.get(name, len(places)) for name in zip(frame["family"], frame["method"], strict=True)]
-    frame = frame.assign(place=place, cache=frame.groupby(SUBJECT)["ratio"].transform("max"))
-    frame = frame.sort_values(["place", "cache"], ascending=[True, False], kind="stable").drop(
-        columns=["place", "cache"]
-    )
+    every = pd.concat(frames, ignore_index=True)
+    asked = {name: from_to(rows["samples"]) for name, rows in groups(every, "measure")}
+    ordered = [
+        rows
+        for _, of_model in by_model(every)
+        for _, of_method in by_method(of_model)
+        for _, rows in sorted(groups(of_method, SUBJECT), key=lambda one: -one[1]["ratio"].max())
+    ]
     lines: list[Line] = []
-    for (model, family, method, _, _, trained), rows in chain(*(groups(rows, SUBJECT) for _, rows in by_model(frame))):
+    for rows in ordered:
+        subject = rows.iloc[0]
+        again = ", trained" if subject["family"] == "original" and subject["trained"] else ""
         held = dict.fromkeys(number(ratio, 3) for ratio in (rows["ratio"].max(), rows["ratio"].min()))
         lines.append({
-            "Model": label(model),
-            "Method": method_label(family, method) + (", trained" if family == "original" and trained else ""),
+            "Model": label(subject["model"]),
+            "Method": method_label(subject["family"], subject["method"]) + again,
             "cache": " to ".join(held),
             **dict.fromkeys(asked, NOTHING),
             **{row.measure: estimated(row.mean, row.low, row.high, 4 if row.measure == DIVERGENCE.name else 2)
@@ -249,9 +253,10 @@ def frontier_table(
         "over windows, prompts or documents, each by itself; those of a divergence are symmetric, and may pass 0. “–”: "
         "not measured, or the original itself.",
         f"Samples behind a cell: {'; '.join(f'{name} {count}' for name, count in asked.items())}.",
-        *([SEEN_BY_SNAPKV] if "snapkv" in set(frame.loc[frame["measure"] != DIVERGENCE.name, "method"]) else []),
+        *([SEEN_BY_SNAPKV] if "snapkv" in set(every.loc[every["measure"] != DIVERGENCE.name, "method"]) else []),
     )
-    return Table("frontier", "What a smaller cache costs, by method", frame.reset_index(drop=True), lines, notes)
+    frame = pd.concat(ordered, ignore_index=True)
+    return Table("frontier", "What a smaller cache costs, by method", frame, lines, notes)
 
 
 def questions_table(answers: pd.DataFrame) -> Table:

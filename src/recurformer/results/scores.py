@@ -13,7 +13,7 @@ import pandas as pd
 
 from recurformer.data.interval import Estimate, bounded_mean, mean_interval
 from recurformer.paper import label
-from recurformer.results.frames import groups, ratio_of_sums, require, require_values
+from recurformer.results.frames import groups, in_order, ratio_of_sums, require, require_values
 from recurformer.results.learned import FALL, KNOWS_LANGUAGE, LEARNED, largest_fall, needed_h_gq
 from recurformer.study.ablations import COMMON_BETA
 from recurformer.study.subject import Subject
@@ -73,6 +73,13 @@ PASSKEY = "passkey"
 def method_label(family: str, method: str) -> str:
     """The printed name of a method; its name where it has none."""
     return METHODS.get(family, {}).get(method, method)
+
+
+def by_method(points: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
+    """The rows of each family and method, in the order in which these are drawn and listed: family by family."""
+    by_name = dict(groups(points, ["family", "method"]))
+    known = [(family, name) for family, names in METHODS.items() for name in names]
+    return [(method, by_name[method]) for method in in_order(sorted(by_name), known)]
 
 
 def subject_of(arm: str) -> Subject:
@@ -284,7 +291,7 @@ LONG = replace(DIVERGENCE, kind="long_continuation", estimate=_range_of_windows,
 RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall)
 """Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`). An original that
 predicts them no better than one that does not know the language has not learned to recall."""
-AGREEMENT = Measure("written", "agreement with what the original writes", "fraction of tokens that agree",
+AGREEMENT = Measure("written", "agreement with what the original writes", "fraction before one differs",
     partial(estimate_quality, asked="tokens", right="agreed"), lambda rows: rows, float, lambda _: 0.0, ("window",),
     ("agreed", "tokens"))  # fmt: skip
 """A judgement by likelihood would be won by a text that repeats itself: that is likely to any model."""
